@@ -17,7 +17,7 @@ PARTIAL_SUFFIX = ".partial"
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[IO[bytes]]:
-    """Yield a binary file that becomes `path`, whole, when the block ends without an error."""
+    """Yield a binary file that becomes `path` if the block ends without an error."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=PARTIAL_SUFFIX)
     temporary = Path(name)

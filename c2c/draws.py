@@ -1,4 +1,4 @@
-"""Counter-based draws: a number depends on its purpose, not on order."""
+"""Counter-based draws, by purpose instead of order."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def draw(seed: int, request: int, position: int, layer: int, k: int) -> float:
     """Return a number in [0, 1) that only the arguments determine.
 
     Args:
-      layer: layer, or another number for the purpose.
-      k: index among several draws.
+      layer: or another number for the purpose.
+      k: index of several draws.
     """
     return hashed(hashed(hashed(request_key(seed, request), position), layer), k) / DRAWS

@@ -38,22 +38,22 @@ class SettingError(ValueError):
 
 
 def refuse(*rules: tuple[Any, ...]) -> None:
-    """Raise SettingError for the first rule (holds, field, value, allowed, hint)."""
+    """Raise SettingError for the first broken rule."""
     for holds, *details in rules:
         if holds:
             raise SettingError(*details)
 
 
-def check_keys(given: Mapping[Any, Any], known: Iterable[str], where: str) -> None:
+def check_keys(settings: Mapping[Any, Any], choices: Iterable[str], where: str) -> None:
     """Raise SettingError for an unknown key."""
-    names = list(known)
-    for key, value in given.items():
+    names = list(choices)
+    for key, value in settings.items():
         if key not in names:
             raise unknown_name(f"{where}.{key}", value, names, str(key), "a key among")
 
 
 def unknown_name(
-    field: str, value: object, known: Iterable[object], name: object = None, kind: str = "one of"
+    field: str, value: object, choices: Iterable[object], name: object = None, kind: str = "one of"
 ) -> SettingError:
     """Return the error for an unknown name, with the known or the closest ones.
 
@@ -62,7 +62,7 @@ def unknown_name(
     >>> print(unknown_name("sead", 4, ["seed", *map(str, range(20))], "sead", "a key among"))
     sead=4: expected a key that exists (of 21). Did you mean seed?
     """
-    names = sorted({str(one) for one in known})
+    names = sorted({str(one) for one in choices})
     near = difflib.get_close_matches(str(value if name is None else name), names, n=3)
     if len(names) <= _LISTED or not near:
         return SettingError(field, value, f"{kind} {', '.join(names) or '(none found)'}")

@@ -15,16 +15,16 @@ _TELL: Final[dict[str, Callable[..., object]]] = {}
 _LOCK: Final = threading.RLock()
 
 
-def when_compiling(what: str, *given: Any, **named: Any) -> None:
+def when_compiling(kind: str, *args: Any, **named: Any) -> None:
     """Register before Numba compiles, at once if it has."""
     with _LOCK:
-        _WAITING.append((what, given, named))
+        _WAITING.append((kind, args, named))
         if _TELL:
             begin(_TELL)
 
 
 def begin(tell: Mapping[str, Callable[..., object]]) -> None:
-    """Register all functions with Numba, by the names given to `when_compiling`."""
+    """Register all functions with Numba, by names."""
     with _LOCK:
         _TELL.update(tell)
         while _WAITING:

@@ -47,8 +47,8 @@ class In:
 
     Attributes:
       interval: its ends may be powers such as 2**31.
-      noun: the quantity in errors; "": by the field's name and type.
-      or_inf: whether infinity is allowed, too.
+      noun: the quantity in errors; "": by the field.
+      or_inf: whether infinity is allowed.
     """
 
     interval: str

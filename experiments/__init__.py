@@ -1,1 +1,1 @@
-"""Commands (`python -m experiments.<name>`) and the figures of the papers."""
+"""Commands (`python -m experiments.<name>`) and the papers' figures."""

@@ -7,7 +7,7 @@
 Settings are those of `c2c simulate`; a sweep (a,b or range(1,9)) is compared, a single value is
 fixed. By default every chip with a price, its layouts of equal slices, and `advise.systems` are
 compared. A fleet serves if `slo.attainment` of the requests meet both targets and no queue grows
-without end. Kinds of fleets race over a sixteenth, a quarter and all of the requests. Of fleets of
+without end. Kinds of fleets race over a sixteenth, a quarter and all the requests. Of fleets of
 one price, the first serves with the cost model's error, and has most load left.
 
     advise.systems=[...]    systems; default c2cserve_plus, c2cserve, serverlessllm_fast, aegaeon
@@ -83,7 +83,7 @@ class AdviseSettings:
 
 
 def main(arguments: list[str]) -> int:
-    """Run the command; return 1 if no fleet serves, 2 for invalid settings, else 0."""
+    """Run the command; return 1 if no fleet serves, 2 for invalid settings."""
     return answering(_advise, arguments, str(__doc__), sweep="")
 
 
@@ -116,8 +116,6 @@ def _advise(arguments: list[str], folder: str | None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """Everything that a search starts from."""
-
     asked: AdviseSettings
     space: FleetSpace
     arms: list[Arm]
@@ -131,7 +129,6 @@ class _Question:
 
     @property
     def goal(self) -> float:
-        """Share of the requests that must be on target."""
         return float(self.base.settings["slo"]["attainment"])
 
     @property
@@ -356,14 +353,14 @@ def _rows(runs: Runs, fleets: Sequence[Mapping[str, Any]]) -> list[dict[str, Any
 
 def _write(
     question: _Question, run: RunDir, runs: Runs, fleets: Sequence[dict[str, Any]],
-    left: Sequence[Mapping[str, Any]], shown: Sequence[Mapping[str, Any]], answer: str,
+    others: Sequence[Mapping[str, Any]], shown: Sequence[Mapping[str, Any]], answer: str,
 ) -> str:  # fmt: skip
     rows = _rows(runs, fleets)
     run.write_table("advise", pa.Table.from_pylist(rows))
     run.write_json(
         "answer",
         {"answer": answer, "seeds": question.asked.seeds, "fleets": list(fleets),
-         "left_out": list(left), "runs": len(rows)},
+         "left_out": list(others), "runs": len(rows)},
     )  # fmt: skip
     run.write_text("answer.md", advice_page(answer, fleets, shown))
     marks: list[Mapping[str, Any]] = [one for one in fleets if "serves_load" in one]
@@ -371,7 +368,7 @@ def _write(
     if is_loaded:
         marks += shown  # chips that the command line names, and that do not serve
     if not is_loaded:  # no answer, or a closed loop, which has no load: the attainment
-        every = [*fleets, *(row for row in left if row["requests"] and not row["error"])]
+        every = [*fleets, *(row for row in others if row["requests"] and not row["error"])]
         most = max((one["requests"] for one in every), default=0)
         marks = [one for one in every if one["requests"] == most]
     if not marks or question.base.settings["figures"] is False:

@@ -25,7 +25,7 @@ class MeasurementSettings:
     """Output settings that all benchmarks have.
 
     Attributes:
-      out: folder of the result; None for a new one in runs/bench.
+      out: folder of the result; None: a new one in runs/bench.
       overwrite: whether to replace a measurement there; other files stay.
     """
 
@@ -69,18 +69,18 @@ def benchmark(
 
 
 def measure_each(
-    what: str,
-    of: Callable[[Any], Sequence[Any]],
+    label: str,
+    items_of: Callable[[Any], Sequence[Any]],
     measure: Callable[[Any, Any], Sequence[dict[str, Any]]],
     table: Callable[[Any, Sequence[dict[str, Any]]], Table],
     name: str,
 ) -> Callable[[Any, RunDir, Console], Table]:
-    """Return the `work` of a benchmark that measures several items, one after another."""
+    """Return the `work` of a benchmark of several items."""
 
     def work(settings: Any, folder: RunDir, out: Console) -> Table:
-        items = of(settings)
+        items = items_of(settings)
         rows: list[dict[str, Any]] = []
-        with progress_bar(what, len(items)) as advance:
+        with progress_bar(label, len(items)) as advance:
             for k, item in enumerate(items):
                 rows += measure(settings, item)
                 advance(k + 1)

@@ -46,8 +46,8 @@ def calibrate(settings: CalibrateSettings) -> None:
     """Fit step costs, check the machine and write the file."""
     from c2c.errors import SettingError
     from experiments.serving.drift import drift_of
+    from experiments.serving.live_run_simulation import fitted, recorded_steps
     from experiments.serving.machine import read_machine
-    from experiments.serving.replaying import fitted, recorded_steps
     from experiments.serving.steps_file import write_steps
 
     names = list(settings.run) if isinstance(settings.run, list) else [settings.run]

@@ -29,10 +29,10 @@ from c2c.config import RunSetup, build, load
 from c2c.ranges import In
 from c2c.runs import NOT_INPUTS, RunDir, progress_bar
 from experiments.answers.capacity import Capacity, Tried, find_capacity, tried_table
+from experiments.answers.capacity_answer import answer_line, answer_of, caution
 from experiments.answers.command import answer_folder, answering, own_settings, refuse_seed
 from experiments.answers.points import needs_compiling
 from experiments.answers.quantity import Quantity, quantity_of
-from experiments.answers.saying import answer_line, answer_of, caution
 from experiments.children import workers_of
 from experiments.simulation.execute import CODE
 from experiments.simulation.report import console, print_setup
@@ -99,14 +99,14 @@ def _answer(arguments: list[str], folder: str | None) -> int:
 
 
 def _searched(
-    setup: RunSetup, settings: Mapping[str, Any], quantity: Quantity, asked: CapacitySettings,
+    setup: RunSetup, settings: Mapping[str, Any], quantity: Quantity, options: CapacitySettings,
     workers: int, out: Console,
 ) -> Capacity:  # fmt: skip
     most = {"rate": "largest rate", "models": "most models", "superchips": "smallest fleet"}
     print(
         f"searching the {most[quantity.name]} with "
         f"{100 * setup.settings['slo']['attainment']:g} % of the requests on target; "
-        f"seeds: {len(asked.seeds)}, processes: {workers}"
+        f"seeds: {len(options.seeds)}, processes: {workers}"
     )
     if needs_compiling(setup):
         out.print("compiling the event loop, once on this machine: about 20 s ...")
@@ -128,7 +128,7 @@ def _searched(
             )
 
         return find_capacity(
-            setup, settings, quantity, seeds=asked.seeds, tolerance=asked.tolerance,
+            setup, settings, quantity, seeds=options.seeds, tolerance=options.tolerance,
             workers=workers, on_point=on_point,
         )  # fmt: skip
 
@@ -156,7 +156,7 @@ def _write(run: RunDir, setup: RunSetup, capacity: Capacity) -> None:
     with look():
         figure = draw_capacity(
             table, quantity=capacity.quantity.name, unit=capacity.quantity.unit,
-            wanted=setup.settings["slo"]["attainment"], found=interval,
+            goal=setup.settings["slo"]["attainment"], best=interval,
             title=f"Capacity of {serving.system.name} on {serving.platform.name}", caption=caption,
         )  # fmt: skip
         run.write_figure("capacity", figure)

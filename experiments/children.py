@@ -64,23 +64,23 @@ _GPU: Final = {
 
 
 def usable_cores(most: int = 0) -> set[int]:
-    """Return the first `most` cores that this process may use; all for 0."""
+    """Return the first `most` usable cores; all for 0."""
     present = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     present = present or list(range(os.cpu_count() or 1))
     return set(present[: most or None])
 
 
-def workers_of(given: object, field: str) -> int:
-    """Return `given`, or the number of cores for None."""
-    if given is None:
+def workers_of(count: object, field: str) -> int:
+    """Return `count`, or the number of cores for None."""
+    if count is None:
         return len(usable_cores())
-    if isinstance(given, bool) or not isinstance(given, int) or given < 1:
-        raise SettingError(field, given, "a whole number above 0, or null for all cores")
-    return given
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise SettingError(field, count, "a whole number above 0, or null for all cores")
+    return count
 
 
 def environment(*folders: Path) -> dict[str, str]:
-    """Return this environment with the project and existing `folders` in Python's path."""
+    """Return this environment with project and existing `folders` in Python's path."""
     paths = (str(ROOT), *(str(f) for f in folders if f.is_dir()), os.environ.get("PYTHONPATH", ""))
     return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
@@ -95,7 +95,7 @@ def gpu_environment() -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """Output of an ended process; `code` is None after the time limit."""
+    """Output of an ended process; `code`: None after the limit."""
 
     code: int | None
     out: str
@@ -115,7 +115,7 @@ def run(
     env: Mapping[str, str] | None = None,
     apart: bool = True,
 ) -> Ended:
-    """Run a command without input, its output to files; return shortly after `limit_s`."""
+    """Run a command without input, output to files, for about `limit_s`."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(  # noqa: S603 - our own modules
             command,
@@ -146,7 +146,7 @@ def answer_of(
     env: Mapping[str, str] | None = None,
     apart: bool = True,
 ) -> Any:
-    """Run a command and return its last line of output, parsed as JSON."""
+    """Run a command; return its last line, parsed as JSON."""
     done = run(command, limit_s=limit_s, env=env, apart=apart)
     if done.code is None:
         raise failed(f"not finished within {limit_s:.0f} s")
@@ -158,7 +158,7 @@ def answer_of(
 def end(
     process: subprocess.Popen[Any], patience_s: float = PATIENCE_S, *, apart: bool = True
 ) -> bool:
-    """Kill a process, with its group if `apart`; return whether it ended."""
+    """Kill a process, with its group if `apart`; return whether ended."""
     with contextlib.suppress(ProcessLookupError):  # it has ended by itself
         if apart:
             os.killpg(process.pid, signal.SIGKILL)
@@ -171,7 +171,7 @@ def end(
 
 
 def end_with_parent() -> None:
-    """Let the kernel kill this process when its parent ends for any reason."""
+    """Let the kernel kill this process at its parent's end."""
     if sys.platform != "linux":
         return
     import ctypes
@@ -183,7 +183,7 @@ def end_with_parent() -> None:
 
 
 class Lines:
-    """Process that reads lines and answers with lines; its other output is kept."""
+    """Process that answers lines with lines; other output is kept."""
 
     def __init__(
         self,
@@ -222,7 +222,7 @@ class Lines:
         self.close()
 
     def tell(self, line: str = "") -> bool:
-        """Send a line; return False if the process has closed its input."""
+        """Send a line; return False if its input is closed."""
         assert self.process.stdin is not None
         try:
             self.process.stdin.write(line + "\n")
@@ -234,7 +234,7 @@ class Lines:
     def line(
         self, until: float | None = None, waiting: Callable[[], object] = lambda: None
     ) -> bytes | None:
-        """Return the next line, b"" at the end, None after the time limit."""
+        """Return the next line, b"" at the end, None when late."""
         with selectors.DefaultSelector() as channel:
             channel.register(self._answers, selectors.EVENT_READ)
             while b"\n" not in self._buffer:
@@ -251,7 +251,7 @@ class Lines:
         return line
 
     def said(self, begin: int = 0, stop: int | None = None) -> str:
-        """Return its other output, from byte `begin` to `stop` or the end."""
+        """Return other output, from byte `begin` to `stop`."""
         stop = self.said_bytes if stop is None else stop
         self._log.seek(begin)
         return self._log.read(stop - begin).decode("utf-8", "replace")
@@ -283,16 +283,16 @@ class Lines:
 def worker_pool(
     workers: int,
     begin: Callable[..., None] | None = None,
-    given: tuple[Any, ...] = (),
+    arguments: tuple[Any, ...] = (),
     *,
     lost: str = "that worked for this command was killed (out of memory?)",
 ) -> Iterator[ProcessPoolExecutor]:
-    """Yield a pool of spawned processes that leave Ctrl-C to this process."""
+    """Yield a pool of spawned processes; Ctrl-C is this process's."""
     pool = ProcessPoolExecutor(
         workers,
         mp_context=multiprocessing.get_context("spawn"),
         initializer=_begin,
-        initargs=(begin, given),
+        initargs=(begin, arguments),
     )
     try:
         yield pool
@@ -306,7 +306,7 @@ def worker_pool(
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _begin(begin: Callable[..., None] | None, given: tuple[Any, ...]) -> None:
+def _begin(begin: Callable[..., None] | None, arguments: tuple[Any, ...]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     assert parent is not None
@@ -317,12 +317,12 @@ def _begin(begin: Callable[..., None] | None, given: tuple[Any, ...]) -> None:
 
     threading.Thread(target=watch, daemon=True).start()
     if begin is not None:
-        begin(*given)
+        begin(*arguments)
 
 
 def gather[T](
     work: Callable[..., T],
-    asked: Sequence[tuple[Any, ...]],
+    calls: Sequence[tuple[Any, ...]],
     *,
     workers: int,
     tell: Callable[[Sequence[float]], object],
@@ -330,10 +330,10 @@ def gather[T](
     begin: Callable[[], None] | None = None,
     lost: str,
 ) -> list[T]:
-    """Return the results of `work` for each of `asked`, in order; an error ends all."""
-    shares = multiprocessing.get_context("spawn").Array("d", len(asked))
+    """Return `work`'s results for `calls`, in order; an error ends all."""
+    shares = multiprocessing.get_context("spawn").Array("d", len(calls))
     with worker_pool(workers, _inherit, (shares, begin), lost=lost) as pool:
-        tasks = [pool.submit(_one, work, k, arguments) for k, arguments in enumerate(asked)]
+        tasks = [pool.submit(_one, work, k, arguments) for k, arguments in enumerate(calls)]
         waiting = set(tasks)
         while waiting:
             over, waiting = wait(waiting, timeout=POLL_S, return_when=FIRST_COMPLETED)
@@ -354,14 +354,14 @@ def _inherit(shares: Any, begin: Callable[[], None] | None) -> None:
         begin()
 
 
-def _one[T](work: Callable[..., T], k: int, given: tuple[Any, ...]) -> T:
+def _one[T](work: Callable[..., T], k: int, arguments: tuple[Any, ...]) -> T:
     shares = _INHERITED["shares"]
 
     def within(share: float) -> None:
         shares[k] = max(share, BEGUN)
 
     shares[k] = BEGUN
-    result = work(*given, within)
+    result = work(*arguments, within)
     shares[k] = 1.0
     return result
 
@@ -369,13 +369,13 @@ def _one[T](work: Callable[..., T], k: int, given: tuple[Any, ...]) -> T:
 # What processes use
 
 
-def tree(of: Sequence[int]) -> list[int]:
+def tree(pids: Sequence[int]) -> list[int]:
     """Return the ids of processes and of their descendants."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and (fields := _fields(int(entry.name))):
             children.setdefault(int(fields[1]), []).append(int(entry.name))
-    result = list(of)
+    result = list(pids)
     for pid in result:
         result += children.get(pid, [])
     return result
@@ -388,16 +388,16 @@ def _fields(pid: int) -> list[str]:
         return []
 
 
-def cpu_seconds(of: Sequence[int]) -> float:
-    """Return the CPU seconds of processes, their descendants, and their ended children."""
-    ticks = sum(sum(map(int, _fields(pid)[11:15])) for pid in tree(of))
+def cpu_seconds(pids: Sequence[int]) -> float:
+    """Return CPU seconds of processes, descendants, and ended children."""
+    ticks = sum(sum(map(int, _fields(pid)[11:15])) for pid in tree(pids))
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-def pss_mb(of: Sequence[int]) -> float:
+def pss_mb(pids: Sequence[int]) -> float:
     """Return the MB of processes and descendants, shared pages once."""
     total_kb = 0
-    for pid in tree(of):
+    for pid in tree(pids):
         try:
             text = Path(f"/proc/{pid}/smaps_rollup").read_text()
         except (FileNotFoundError, ProcessLookupError):

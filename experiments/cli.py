@@ -22,7 +22,7 @@ LAB: Final = "experiments.lab"
 
 
 class Command(NamedTuple):
-    """A subcommand: the module whose `main` it runs, and its line of help."""
+    """A subcommand: its module with `main`, and help."""
 
     module: str
     text: str
@@ -116,7 +116,7 @@ COMMANDS: Final[Mapping[str, Command | Group]] = {
 
 
 def main() -> int:
-    """Run the subcommand of this process's command line; return the exit status."""
+    """Run this process's subcommand; return the exit status."""
     words = sys.argv[1:]
     name, commands = "c2c", COMMANDS
     while words and words[0] in commands:
@@ -148,9 +148,9 @@ def main() -> int:
     return 2
 
 
-def _help(name: str, known: Mapping[str, Command | Group]) -> str:
+def _help(name: str, commands: Mapping[str, Command | Group]) -> str:
     lines = [USAGE] if name == "c2c" else []
-    for word, one in known.items():
+    for word, one in commands.items():
         lines.append(f"{name} {word}".ljust(24) + one.text)
         if isinstance(one, Group):
             lines.append(" " * 26 + ", ".join(one.commands))

@@ -58,7 +58,7 @@ def _collect(arguments: Sequence[str]) -> int:
 
 
 def write_collected(table: pa.Table, settings: CollectSettings) -> Path:
-    """Write a table of runs into its own folder; return the folder."""
+    """Write a table of runs into its folder; return it."""
     folder = Path(settings.folder).expanduser()
     into = Path(settings.into).expanduser() if settings.into else folder / HERE
     record = {"command": "collect", "folder": str(folder.resolve())}

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from c2c.errors import DataError, SettingError
-from experiments.stopping import heeded_signals, told_to_stop
+from experiments.stop_signals import heeded_signals, told_to_stop
 
 # Import light modules alone, so that Ctrl-C during the other imports is one line as well.
 __all__ = ["BAD_SETTINGS", "INTERRUPTED", "PIPE_CLOSED", "command", "in_one_line"]
@@ -97,7 +97,7 @@ def _told(error: BaseException, arguments: Sequence[str]) -> str | None:
 
 
 def _extra_with(module: str) -> str | None:
-    """Return the first extra of this distribution that installs a module; None if none does."""
+    """Return the first extra of this distribution that installs a module, or None."""
     from importlib.metadata import PackageNotFoundError, requires
 
     package = module.partition(".")[0].replace("_", "-")

@@ -72,7 +72,7 @@ def _run(settings: EstimateSettings) -> None:
 
 
 def estimate_lines(settings: EstimateSettings) -> list[str]:
-    """Return the lines of an answer."""
+    """Return an answer's lines."""
     if settings.clients and settings.rate:
         raise SettingError("rate", settings.rate, "0 with clients")
     if settings.ep and settings.tp == 1:

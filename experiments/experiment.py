@@ -24,7 +24,7 @@ _QUICK = "quick"
 
 
 def overrides_in(arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
-    """Return the other arguments, and the overrides of experiments among them."""
+    """Return other arguments, and overrides of experiments among them."""
     ours = [one for one in arguments if one.lstrip("+~").startswith(PREFIX)]
     return [one for one in arguments if one not in ours], tuple(ours)
 
@@ -49,7 +49,7 @@ def read_experiment[T](
 
 
 def named[T](values: Mapping[str, T], name: str, field: str) -> T:
-    """Return the value of a name that another setting of the experiment gives."""
+    """Return the value of a name from another setting."""
     if name not in values:
         raise unknown_name(f"{PREFIX}{field}", name, values)
     return values[name]

@@ -1,4 +1,4 @@
-"""Registration of figures: a function that computes one names its title and its drawing."""
+"""Registration of figures: computing functions name titles and drawings."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from c2c.errors import SettingError
 from c2c.hardware import LinkVariant, conf_file
 from c2c.ranges import check_fields
 from experiments.claims import Improvement, Result
+from experiments.dependencies import imported_files
 from experiments.experiment import read_experiment
-from experiments.imported import imported_files
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -77,8 +77,7 @@ _ORDER: Final = tuple(
 class Context:
     """Settings of one figure.
 
-    `traces`: folder with the public traces as Parquet, or None. `progress`: callback of (done,
-    total).
+    `traces`: folder of public traces as Parquet, or None. `progress`: gets (done, total).
     """
 
     profile: Literal["quick", "full"]
@@ -95,18 +94,18 @@ class Context:
 
     @property
     def quick(self) -> bool:
-        """True for the small version of a figure."""
+        """True for a figure's small version."""
         return self.profile == "quick"
 
     def each[T](self, runs: Sequence[T]) -> Iterator[T]:
-        """Yield each of the runs, and report progress after it."""
+        """Yield each run, and report progress."""
         for done, run in enumerate(runs, 1):
             yield run
             if self.progress is not None:
                 self.progress(done, len(runs))
 
     def link_text(self, gbps: float) -> str:
-        """Return the link variant and its rate, for a caption."""
+        """Return link variant and rate, for a caption."""
         return f"link variant '{self.link_variant}' ({gbps:g} GB/s, host to device)"
 
 
@@ -117,10 +116,10 @@ class Computed:
     Attributes:
       tables: tidy tables by name.
       results: answers to claims.
-      finding: one sentence with the numbers; the picture's title.
-      caption: at most some 50 words, printed in the picture.
-      assumptions: sentences that the report lists below the picture.
-      report: rows of a table below the picture, the header first.
+      finding: sentence with numbers; the picture's title.
+      caption: some 50 words at most, in the picture.
+      assumptions: sentences below the picture in the report.
+      report: table below the picture, the header first.
       improvements: additions to the paper's rules.
     """
 
@@ -259,7 +258,7 @@ def figure[E](
 
 
 def figure(name: str, *, experiment: type[Any] | None = None, **about: Any) -> Any:
-    """Return a decorator that registers a function as the computation of a figure.
+    """Return a decorator that registers a function as a figure's computation.
 
         @figure("tessera.fig7", title="Tessera, Fig. 7: latency over the rate", experiment=Online,
                 draw=".papers.tessera.drawing.draw_online", needs=SYSTEMS, traces=(TRACE,))
@@ -292,7 +291,7 @@ def figure(name: str, *, experiment: type[Any] | None = None, **about: Any) -> A
 def modules_with_figures(
     folder: Path = Path(__file__).parent, within: str = _WITHIN
 ) -> tuple[str, ...]:
-    """Return the modules of a folder that register a figure."""
+    """Return a folder's modules that register figures."""
     return tuple(
         within + ".".join(path.relative_to(folder).with_suffix("").parts)
         for path in sorted([*folder.glob("*/*.py"), *folder.glob("papers/*/*.py")])
@@ -301,12 +300,12 @@ def modules_with_figures(
 
 
 def figure_files(folder: Path) -> tuple[Path, ...]:
-    """Return the files in `figure/` of a user's settings folder."""
+    """Return a settings folder's files in `figure/`."""
     return tuple(sorted((folder / "figure").glob("*.py")))
 
 
 def code() -> tuple[str, ...]:
-    """Return the packages of `experiments` that any figure's result may depend on."""
+    """Return the packages of `experiments` in any figure's result."""
     packages = (m.rpartition(".")[0] for m in modules_with_figures())
     return tuple(sorted({_CLAIMS, "experiments.figure", _DRAWINGS, *packages}))
 
@@ -322,7 +321,7 @@ def figures() -> dict[str, FigureSpec]:
 def choose(names: str | Sequence[str], profile: str = "full") -> tuple[FigureSpec, ...]:
     """Return the named figures, in the page's order.
 
-    "papers" are those of papers, "all" also those beyond; or a system's name.
+    "papers", "all" (also those beyond), or a system's name.
     """
     specs = figures()
     words = [names] if isinstance(names, str) else list(names)

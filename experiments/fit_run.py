@@ -61,7 +61,7 @@ class FitSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """A run of a benchmark: its load, with mean lengths, and mean figures in seconds."""
+    """A benchmark's run: load, with mean lengths, and mean figures in seconds."""
 
     load: Load
     measured: Figures
@@ -225,7 +225,7 @@ def _run(settings: FitSettings) -> None:
 
 
 def _added_s(bare_s: np.ndarray, measured_s: np.ndarray) -> float:
-    """Return the seconds, from 0, that make the mean error of the logarithm least."""
+    """Return the seconds, at least 0, of least mean logarithmic error."""
     tried = np.unique(np.maximum(0.0, np.append(measured_s - bare_s, 0.0)))
     losses = [np.mean(np.abs(np.log((bare_s + one) / measured_s))) for one in tried]
     return float(f"{tried[int(np.argmin(losses))]:.3g}")

@@ -70,7 +70,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _run(settings: KernelTimesSettings) -> None:
-    from c2c.config.installed import search_settings
+    from c2c.config.plug_ins import search_settings
     from c2c.cost.kernel_graph import Batch, modelled_us, timed_gpu
     from c2c.models import load_spec
 
@@ -106,11 +106,11 @@ def _run(settings: KernelTimesSettings) -> None:
         print(f"  by the cost model alone: {', '.join(gaps)}")
 
 
-def _check(field_: str, names: Sequence[str], known: dict[str, float]) -> None:
+def _check(field_: str, names: Sequence[str], times: dict[str, float]) -> None:
     kinds = [kind for name in names if name != "-" for kind in name.split("+")]
     for kind in kinds:
-        if kind not in known:
-            raise SettingError(field_, kind, f"one of {', '.join(known)}, or -")
+        if kind not in times:
+            raise SettingError(field_, kind, f"one of {', '.join(times)}, or -")
         if kinds.count(kind) > 1:
             raise SettingError(field_, kind, "each kernel once")
     if names[:1] == ["-"]:
@@ -118,7 +118,6 @@ def _check(field_: str, names: Sequence[str], known: dict[str, float]) -> None:
 
 
 def _launches(path: Path, skip: str) -> list[float]:
-    """Return the microseconds of a trace's launches, in the order of their starts."""
     if not path.is_file():
         raise SettingError("trace", str(path), "a CSV file of nsys stats -r cuda_gpu_trace -f csv")
     rows = list(csv.reader(path.read_text(encoding="utf-8").splitlines()))

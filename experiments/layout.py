@@ -44,7 +44,7 @@ def _print(arguments: Sequence[str]) -> int:
 
 
 def commands(layout: Layout, gpu: int = 0) -> Iterator[str]:
-    """Yield the lines of a shell script that makes a layout, with comments.
+    """Yield the lines of a shell script for a layout.
 
     Source: NVIDIA Multi-Instance GPU User Guide, "Getting Started with MIG".
     """
@@ -68,7 +68,7 @@ def commands(layout: Layout, gpu: int = 0) -> Iterator[str]:
 
 
 def changing(layout: Layout, before: str, gpu: int = 0) -> Iterator[str]:
-    """Yield the lines of a shell script that changes a GPU's layout, with comments."""
+    """Yield the lines of a shell script for a change of layout."""
     platform = layout.platform
     try:
         change = reconfiguration(platform, before, layout.mig)

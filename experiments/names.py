@@ -34,7 +34,7 @@ _SUFFIXES: Final = ("-instruct", "-chat", "-it", "-hf")
 
 
 def chip_of(name: str) -> str | None:
-    """Return the platform of a chip's name, or None if there is none."""
+    """Return the platform of a chip's name, or None."""
     plain = name.lower().replace("-", "_").replace(" ", "_")
     chip = CHIPS.get(plain, plain)
     return chip if chip in platforms() else None

@@ -39,7 +39,7 @@ ENOUGH: Final = 3  # near runs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunError:
-    """A public run's setting, and relative errors of the simulator; NaN: not compared."""
+    """A public run's setting, and the simulator's relative errors; NaN: not compared."""
 
     chip: str
     engine: str
@@ -73,7 +73,7 @@ def read_errors(path: Path = ERRORS) -> tuple[RunError, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nearest:
-    """Near public runs, and in words what they have in common."""
+    """Near public runs, and their common traits in words."""
 
     runs: tuple[RunError, ...]
     of: str
@@ -92,7 +92,7 @@ class Nearest:
 def nearest(
     errors: Sequence[RunError], *, chip: str, kind: str, precision: str, tp: int, load: Load
 ) -> Nearest:
-    """Return the held-out runs within a factor of two of a question."""
+    """Return held-out runs within a factor of two."""
     holdout = [e for e in errors if e.held_out and e.kind == kind and e.precision == precision]
     near = [
         e for e in holdout
@@ -112,19 +112,19 @@ def nearest(
 
 
 def precision_of(spec: ModelSpec) -> str:
-    """Return the precision of a model's products, as runs name it."""
+    """Return a model's product precision, as runs name it."""
     return "bf16" if spec.weights is None else (
         spec.weights.kernel if spec.weights.kernel != "bf16" else f"int{spec.weights.bits}"
     )  # fmt: skip
 
 
 def busiest_of(models: Mapping[str, Any]) -> str:
-    """Return the name of the model of a summary with most output tokens."""
+    """Return a summary's model with most output tokens."""
     return max(models, key=lambda name: models[name]["output_tokens"])
 
 
 def error_line(serving: ServingSetup, summary: Mapping[str, Any]) -> str:
-    """Return the error of measured runs near a simulated one."""
+    """Return the error of near measured runs."""
     if any(why := [_unlike(serving, part) for part in serving.parts]):
         return f"{UNKNOWN} ({', '.join(sorted(set(filter(None, why))))})"
     if not summary["finished"]:
@@ -158,7 +158,7 @@ def _unlike(serving: ServingSetup, part: FleetPart) -> str:
 
 
 def borrowed(serving: ServingSetup) -> Iterator[str]:
-    """Yield lines on other chips' numbers that stand for a fleet's."""
+    """Yield lines on other chips' numbers in a fleet's place."""
     chips = {part.platform.name: (part.platform, part.constants) for part in serving.parts}
     layout = serving.system.layout
     gpus = () if layout is None else layout.gpus

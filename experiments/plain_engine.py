@@ -27,7 +27,7 @@ RATED: Final = 1000  # requests of an open loop
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Chips that compute one model together; `apart`: they have whole experts."""
+    """Chips that compute a model together; `apart`: with whole experts."""
 
     platform: str
     tp: int = 1
@@ -46,7 +46,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """TTFT and TPOT in seconds, means over requests, and output tokens a second."""
+    """Mean TTFT and TPOT in seconds, and output tokens a second."""
 
     ttft_s: float
     tpot_s: float
@@ -54,13 +54,13 @@ class Figures:
 
 
 def figures_of(ttft_s: float, tpot_s: float, osl: float, clients: int) -> Figures:
-    """Return the figures of a closed loop of single requests."""
+    """Return the figures of a closed loop."""
     request_s = ttft_s + (osl - 1) * tpot_s
     return Figures(ttft_s=ttft_s, tpot_s=tpot_s, tokens_s=clients * osl / request_s)
 
 
 def served(group: Group, spec: ModelSpec, engine: Engine, load: Load) -> tuple[Figures, Any]:
-    """Return the figures of a load, and the records of its requests."""
+    """Return a load's figures, and the records of its requests."""
     prepared = prepared_group(group, spec, engine)
     count, loop = RATED, None
     if load.clients:
@@ -106,7 +106,7 @@ def _base(group: Group, chunk_tokens: int) -> ServingSetup:
 
 
 def prepared_group(group: Group, spec: ModelSpec, engine: Engine) -> Prepared:
-    """Return the engine on the chips with one model, ready to simulate."""
+    """Return the engine with one model on the chips."""
     # hashable parts only: an engine's sources are a mapping
     factor = load_platform(group.platform).host.host_factor
     constants = engine.constants(load_constants(calibration_for(group.platform)), factor)

@@ -25,14 +25,14 @@ _PLAIN_LISTS = ("list[str]", "list[int]")
 
 
 class Ran(NamedTuple):
-    """Result of a command: its exit status, and its table for a sweep's."""
+    """Result of a command: exit status, and table for a sweep."""
 
     table: Table | None = None
     status: int = 0
 
 
 def read_settings(schema: type, arguments: Sequence[str]) -> Any:
-    """Return the settings of a command line."""
+    """Return a command line's settings."""
     if {"--help", "-h"} & set(arguments):
         print(_plain_help(schema))
         raise SystemExit(0)
@@ -81,7 +81,7 @@ def run_settings(
     *,
     goes_on: bool = False,
 ) -> int:
-    """Run a command on its settings; return the exit status."""
+    """Run a command on settings; return the exit status."""
 
     def run() -> int:
         return run_each(schema, arguments, work)
@@ -95,7 +95,7 @@ def run_each(
     work: Callable[[Any], Ran | int | None],
     check: Callable[[Any], None] = lambda _: None,
 ) -> int:
-    """Run the settings of a command line, or with -m each point, then a table."""
+    """Run a command line, or with -m each point, then a table."""
 
     def read(own: Sequence[str]) -> Any:
         settings = read_settings(schema, own)
@@ -140,7 +140,7 @@ def _wrong_kind(defaults: Any, arguments: Sequence[str]) -> SettingError | None:
 
 
 def descriptions(schema: type) -> dict[str, str]:
-    """Return the fields of a dataclass with their texts and ranges."""
+    """Return a dataclass's fields with texts and ranges."""
     texts: dict[str, str] = {}
     for base in reversed(schema.__mro__):
         texts |= _entries((inspect.getdoc(base) or "").partition("Attributes:\n")[2])

@@ -1,4 +1,4 @@
-"""Connection to Ray, if it is installed (extra `ray`, see .ci/constraints/ray.txt)."""
+"""Connection to Ray, if installed (extra `ray`, see .ci/constraints/ray.txt)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def cluster_is_named() -> bool:
 
 
 def cluster_cores(code: Sequence[str]) -> int:
-    """Return the number of cores of the cluster's present machines, at least 1."""
+    """Count cores of the cluster's present machines, at least 1."""
     return max(1, int(cluster_with(code).cluster_resources().get("CPU", 1)))
 
 
@@ -48,7 +48,7 @@ def cluster_with(code: Sequence[str]) -> Any:
 
 
 def started_ray(**init: Any) -> Any:
-    """Return the module `ray`, connected to a cluster or local."""
+    """Return the module `ray`, connected."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no usage reports
     # Ray leaves the visibility of accelerators unchanged for tasks that need none.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")

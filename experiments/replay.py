@@ -47,8 +47,7 @@ def _replay(settings: ReplaySettings) -> None:
     from c2c.errors import SettingError
     from experiments.serving.calibration import with_costs
     from experiments.serving.drift import drift_of
-    from experiments.serving.recorded import retell
-    from experiments.serving.replaying import (
+    from experiments.serving.live_run_simulation import (
         compare,
         fitted,
         inputs_of,
@@ -57,6 +56,7 @@ def _replay(settings: ReplaySettings) -> None:
         replay,
         served_requests,
     )
+    from experiments.serving.recorded_replay import retell
     from experiments.serving.steps_file import read_steps
 
     folder = Path(settings.run).expanduser()

@@ -23,12 +23,12 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command; return 1 if points have no result, 2 for a wrong setting."""
+    """Run the command; return 1 without result, 2 for a wrong setting."""
 
     def run() -> int:
         gc.disable()  # imported objects stay; collecting among them took a tenth of a run
         if plain := not any(a.startswith("-") or "hydra" in a for a in arguments):
-            from experiments.simulation.alone import simulate_alone
+            from experiments.simulation.single_run import simulate_alone
         else:
             from experiments.simulation.cli import run_command_line
         gc.freeze()

@@ -70,7 +70,7 @@ def short_names(names: Sequence[str]) -> dict[str, str]:
 def print_table(
     out: Console, draw: Callable[[frozenset[str]], Table], spare: Sequence[str] = ()
 ) -> None:
-    """Print a table; a too wide one loses columns, then width of the first."""
+    """Print a table; if too wide, without some columns."""
     table = draw(frozenset())
     for count in range(len(spare) + 1):
         table = draw(frozenset(spare[:count]))
@@ -92,7 +92,7 @@ def print_line(out: Console, text: str, style: str = "") -> None:
 
 
 def print_trimmed(out: Console, shown: RenderableType) -> None:
-    """Print without the blanks that rich appends to the lines of a table."""
+    """Print without the blanks that rich appends to a table's lines."""
     out.print(_Trimmed(shown))
 
 

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from pallas_kernels.capability import Backend, device, missing, require
-from pallas_kernels.counting import div
 from pallas_kernels.hopper import CLUSTERS, HOPPER_SMS, INPUT_DTYPES, expect
 from pallas_kernels.host_memory import in_host_memory, refuse_constant, weight_operand
+from pallas_kernels.integer_math import div
 
 Choice = Literal["auto", "sm90", "interpret", "reference"]
 Number = Any  # a Python or NumPy number, or a scalar array, concrete or traced
@@ -24,8 +24,8 @@ def resolve_backend(backend: str) -> Backend:
     """Resolve "auto": "sm90" if the device can run it, else "reference".
 
     Raises:
-      ValueError: `backend` is none of `Choice`.
-      KernelUnavailable: the default device cannot run it.
+      ValueError: not a `Choice`.
+      KernelUnavailable: not on the default device.
     """
     if backend not in get_args(Choice):
         expected = ", ".join(get_args(Choice))
@@ -47,7 +47,7 @@ def sm_count(backend: Backend, cluster: int = 1) -> int:
 
 
 def concrete(name: str, value: Number, kind: type[int] | type[float]) -> Any:
-    """Return the value as a number of `kind`, or None if traced."""
+    """Return the value as a number, or None if traced."""
     if np.ndim(value) != 0:
         raise ValueError(f"{name} of shape {np.shape(value)}: expected a scalar")
     if isinstance(value, jax.core.Tracer):
@@ -77,13 +77,13 @@ def layer_index(layer: Number | None, layers: int | None) -> Any:
 
 
 def active_clusters(sm_limit: Number | None, *, cluster: int, sm_count: int) -> Any:
-    """Return the number of working clusters: a Python integer, or a traced int32 in range.
+    """Count working clusters: a Python integer, or a traced int32 in range.
 
     Args:
       sm_limit: None for all SMs.
 
     Raises:
-      ValueError: `sm_limit` is outside [cluster, sm_count].
+      ValueError: `sm_limit` outside [cluster, sm_count].
     """
     clusters = sm_count // cluster
     if sm_limit is None:
@@ -99,7 +99,7 @@ def active_clusters(sm_limit: Number | None, *, cluster: int, sm_count: int) -> 
 def check_activations(
     x: Any, k: int, out_dtype: Any, *, w_dtype: Any = None, rows: str = "M"
 ) -> tuple[int, str]:
-    """Return the rows of x and the name of the result's dtype."""
+    """Return x's rows and the result's dtype."""
     if not isinstance(x, jax.Array | np.ndarray) or x.ndim != 2:
         shape = getattr(x, "shape", type(x).__name__)
         raise ValueError(f"x: got {shape}, expected an array [{rows}, K]")
@@ -121,7 +121,7 @@ def check_activations(
 
 
 def dtype_name(name: str, dtype: Any) -> str:
-    """Return the name of a dtype given in any form."""
+    """Return a dtype's name, from any form."""
     try:
         return str(jnp.dtype(dtype))
     except TypeError:
@@ -129,7 +129,7 @@ def dtype_name(name: str, dtype: Any) -> str:
 
 
 def interpret_settings(backend: Backend) -> Any:
-    """Return the settings of interpret mode, or None for other backends."""
+    """Return interpret mode's settings, or None."""
     if backend != "interpret":
         return None
     from pallas_kernels.mosaic import interpret_params
@@ -138,16 +138,16 @@ def interpret_settings(backend: Backend) -> Any:
 
 
 def check_cluster(cluster: Any) -> None:
-    """Check that a cluster has a launchable size, or None to choose it."""
+    """Check that a cluster is launchable; None: chosen."""
     if cluster is not None and (type(cluster) is not int or cluster not in CLUSTERS):
         raise ValueError(f"cluster={cluster!r}: expected 1, 2, 4 or 8, or None to choose it")
 
 
 def operand(array: Any, backend: Backend) -> jax.Array:
-    """Return stored weights as an array that the backend can read; "sm90" reads them in place.
+    """Return stored weights as an array for the backend; "sm90" reads them in place.
 
     Raises:
-      ValueError: a NumPy array for "sm90", which jax would copy.
+      ValueError: a NumPy array for "sm90" (jax would copy it).
       HostMemoryError: a jitted function closes over weights in host memory.
     """
     if isinstance(array, np.ndarray):
@@ -167,7 +167,7 @@ def launch_scalars(fields: tuple[Number, ...]) -> jax.Array | np.ndarray:
 
 
 def without_derivative(op: str, *arrays: Any) -> tuple[Any, ...]:
-    """Return `arrays`, whose use raises `NotImplementedError` naming `op` if differentiated."""
+    """Return `arrays`, whose differentiation raises `NotImplementedError` with `op`."""
     result: tuple[Any, ...] = _refusing_derivatives(op)(*arrays)
     return result
 

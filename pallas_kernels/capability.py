@@ -21,7 +21,7 @@ _MOSAIC = "jax.experimental.pallas.mosaic_gpu"
 
 
 class KernelUnavailable(NotImplementedError):
-    """Error: the device cannot run a backend; names it, the missing part and an alternative."""
+    """Error: no device for a backend, with missing part and alternative."""
 
     def __init__(self, backend: str, reason: str, instead: tuple[str, ...]) -> None:
         there_is = f"Available here: {', '.join(instead)}." if instead else ""
@@ -32,7 +32,7 @@ class KernelUnavailable(NotImplementedError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """Properties of an accelerator or CPU that the choice of a backend depends on."""
+    """An accelerator's or CPU's properties, for the choice of a backend."""
 
     platform: str  # jax's word: "gpu", "cpu", "tpu"
     kind: str  # the vendor's name, e.g. "NVIDIA H200"
@@ -71,13 +71,13 @@ def parse_compute_capability(text: str | None) -> tuple[int, int] | None:
 def missing(
     backend: Backend, on: Device, *, load: Callable[[str], object] = importlib.import_module
 ) -> str:
-    """Return the reason why `on` cannot run `backend`; an empty string if it can.
+    """Return why `on` cannot run `backend`; "": it can.
 
     Args:
-      load: function that imports a module by name.
+      load: imports a module by name.
 
     Raises:
-      ValueError: `backend` is none of `BACKENDS`.
+      ValueError: not in `BACKENDS`.
     """
     if backend not in BACKENDS:
         raise ValueError(f"backend={backend!r}: expected one of {', '.join(BACKENDS)}")

@@ -1,4 +1,4 @@
-"""Rules of sm_90 for the configuration of every kernel."""
+"""Rules of sm_90 for every kernel's configuration."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ LAUNCH_REGISTERS = {1: 240, 2: 168, 3: 128, 4: 96}
 
 
 def expect(holds: bool, name: str, value: object, allowed: str) -> None:
-    """Raise `ValueError` with the argument, its value and the allowed ones, unless it `holds`."""
+    """Raise `ValueError` with argument, value and allowed ones, unless it `holds`."""
     if not holds:
         raise ValueError(f"{name}={value!r}: expected {allowed}")
 
 
 # A configuration that breaks a rule aborts the process, hangs the GPU or spills registers.
 def check_registers(warpgroups: int, compute_registers: int, load_registers: int) -> None:
-    """Check a CTA's registers for `setmaxnreg`: too large a sum hangs the kernel."""
+    """Check a CTA's registers for `setmaxnreg`, whose excess hangs the kernel."""
     expect(warpgroups in LAUNCH_REGISTERS, "warpgroups", warpgroups, "1, 2, 3 or 4")
     for name, value in (
         ("compute_registers", compute_registers),
@@ -62,7 +62,7 @@ def check_registers(warpgroups: int, compute_registers: int, load_registers: int
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """Part of a warpgroup's tile that one store writes, from `row` and `column` on."""
+    """Part of a warpgroup's tile in one store, from `row` and `column` on."""
 
     row: int
     column: int
@@ -73,7 +73,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Epilogue:
-    """Pieces in which a warpgroup stores its tile: `rows` x `columns` each, through `slots`."""
+    """Pieces of a warpgroup's store: `rows` x `columns` each, through `slots`."""
 
     rows: int
     columns: int
@@ -95,19 +95,19 @@ class Epilogue:
         )
 
     def nbytes(self, itemsize: int) -> int:
-        """Bytes of one warpgroup's slots for elements of `itemsize` bytes."""
+        """Bytes of a warpgroup's slots at `itemsize` bytes."""
         return self.slots * self.rows * self.columns * itemsize
 
 
 def epilogue(warpgroup_rows: int, tn: int, itemsize: int) -> Epilogue:
-    """Return the epilogue of a warpgroup's tile; a tile's pieces fill all slots equally often."""
+    """Return the epilogue of a warpgroup's tile; pieces fill slots equally often."""
     columns = SWIZZLE_BYTES // itemsize
     pieces = (warpgroup_rows // WGMMA_ROWS) * (tn // columns)
     return Epilogue(WGMMA_ROWS, columns, 2 if pieces % 2 == 0 else 1, pieces)
 
 
 def check_shared_bytes(need: int, lower: str) -> None:
-    """Check that one CTA can have `need` bytes of shared memory."""
+    """Check that a CTA can have `need` bytes of shared memory."""
     if need > SHARED_BYTES_LIMIT:
         raise ValueError(
             f"config: needs {need} bytes of shared memory, expected at most {SHARED_BYTES_LIMIT}. "

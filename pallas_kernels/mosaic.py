@@ -11,7 +11,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu
 
-from pallas_kernels.counting import Int
+from pallas_kernels.integer_math import Int
 
 plgpu: Any = mosaic_gpu  # its annotations are too incomplete for strict checking
 
@@ -20,7 +20,7 @@ Ref = Any  # Pallas references have no public type
 
 @runtime_checkable
 class Specialised(Protocol):
-    """Warpgroups of a CTA by their role: some compute, one more loads."""
+    """A CTA's warpgroups by role: several compute, one loads."""
 
     @property
     def warpgroups(self) -> int:
@@ -36,14 +36,14 @@ class Specialised(Protocol):
 
 
 def interpret_params(*, detect_races: bool = False) -> mosaic_gpu.InterpretGPUParams:
-    """Return the settings of interpret mode: NaN wherever nothing was written."""
+    """Return interpret mode's settings: NaN where nothing was written."""
     return mosaic_gpu.InterpretGPUParams(
         detect_races=detect_races, out_of_bounds_reads="uninitialized", uninitialized_memory="nan"
     )
 
 
 def swizzled(columns: int, dtype: Any) -> tuple[Any, Any]:
-    """Return the transforms of a tile in shared memory that TMA writes and wgmma reads."""
+    """Return the transforms of a shared-memory tile for TMA and wgmma."""
     bits = 4 if str(dtype) in ("int4", "uint4") else jnp.dtype(dtype).itemsize * 8
     swizzle = plgpu.find_swizzle(columns * bits)  # a row in bits, answer in bytes
     return plgpu.TilingTransform((8, swizzle * 8 // bits)), plgpu.SwizzleTransform(swizzle)
@@ -52,7 +52,7 @@ def swizzled(columns: int, dtype: Any) -> tuple[Any, Any]:
 def apart(
     warpgroup: Int, config: Specialised, loads: Callable[[], None], computes: Callable[[], None]
 ) -> None:
-    """Run `loads` in the last warpgroup, `computes` in the others; set registers."""
+    """Run `loads` in the last warpgroup, `computes` in others; set registers."""
 
     @pl.when(warpgroup == config.warpgroups)
     def _loads() -> None:
@@ -66,10 +66,10 @@ def apart(
 
 
 def drain(barrier: Ref, slots: int, used: Int) -> None:
-    """Wait until the last tiles were read: a CTA must not end while a peer can still arrive.
+    """Wait for reads of the last tiles: a CTA must not end before a peer's arrivals.
 
     Args:
-      used: tiles that went through the ring.
+      used: tiles through the ring.
     """
 
     @pl.loop(jnp.maximum(used - slots, 0), used)
@@ -83,7 +83,7 @@ def tma_add(source: Ref, target: Ref) -> None:
 
 
 def read_add_write(source: Ref, target: Ref) -> None:
-    """Add a tile as `tma_add`, in interpret mode; exact for a lone CTA."""
+    """Add a tile as `tma_add`, in interpret mode, for a lone CTA."""
     source[...] = source[...] + target[...]
     plgpu.commit_smem()
     plgpu.copy_smem_to_gmem(source, target)
@@ -100,11 +100,11 @@ def persistent(
     interpret: mosaic_gpu.InterpretGPUParams | None,
     global_scratch: tuple[tuple[int, ...], str] | None = None,
 ) -> Callable[..., jax.Array]:
-    """Return a kernel with one CTA an SM, for `body` with the axes cluster, rank and warpgroup.
+    """Return a kernel of one CTA an SM for `body`, with axes cluster, rank, warpgroup.
 
     Args:
-      body: of the operands, the output, the global scratch if any, and the scratch.
-      global_scratch: shape and dtype of device memory for the launch, or None.
+      body: of operands, output, any global scratch, and scratch.
+      global_scratch: shape and dtype of device memory, or None.
     """
     options: dict[str, Any] = {} if interpret is None else {"interpret": interpret}
     if cluster > 1:

@@ -1,4 +1,4 @@
-"""Error bounds of a correct GEMM against the exact product."""
+"""Error bounds of a correct GEMM."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MAX_TERMS = 1 << 22  # k eps(f32) reaches 1/2: the first-order bound of step 2 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GemmCheck:
-    """Element of a product with the largest error in units of its bound."""
+    """A product's element with the largest error in bounds."""
 
     worst_ratio: float  # error / bound; at most 1 for a correct product
     row: int
@@ -59,7 +59,7 @@ def gemm_error_bound(
       out_dtype: of the output.
 
     Returns:
-      The bound of each element, float64.
+      Each element's bound, float64.
 
     Raises:
       ValueError: k is too large for a bound of float32 sums.

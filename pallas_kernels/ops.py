@@ -1,4 +1,4 @@
-"""Ops of this package and their programs for ahead-of-time compilation."""
+"""Ops of this package, and programs to compile ahead."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def programs(op: str, sm_count: int) -> tuple[Program, ...]:
     """Return the programs of one op for a GPU or slice of `sm_count` SMs.
 
     Raises:
-      ValueError: `op` is none of `OPS`, or two of its programs share a name.
+      ValueError: not in `OPS`, or equal program names.
     """
     expect(op in OPS, "op", op, f"one of {', '.join(OPS)}")
     result: tuple[Program, ...] = import_module(f"pallas_kernels.{op}.programs").programs(sm_count)

@@ -31,10 +31,9 @@ class Argument:
 # Ahead-of-time checks and the kernel repository work on the ops' lists of these alone.
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """One unit of compilation: an op with its shapes and its compile-time choices.
+    """A unit of compilation: an op with shapes and compile-time choices.
 
-    `function` takes the arrays of `arguments` and closes over everything else. It never runs XLA
-    operations on a host argument.
+    `function` takes the arrays of `arguments`. It never runs XLA operations on a host argument.
     """
 
     op: str  # the op's package, e.g. "gemm"

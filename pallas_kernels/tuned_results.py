@@ -20,7 +20,7 @@ _PACKAGE = Path(__file__).parent
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuned:
-    """Measured rates of a device: fields of `gemm.Machine`, and their `source`."""
+    """Measured rates: fields of `gemm.Machine`, and `source`."""
 
     device: str
     machine: Mapping[str, Any] = field(default_factory=dict)
@@ -36,13 +36,13 @@ def file_name(device: str) -> str:
 
 
 def folders() -> tuple[Path, ...]:
-    """Return the folders of the files: `PALLAS_KERNELS_TUNED`, then this package's."""
+    """Return the files' folders: `PALLAS_KERNELS_TUNED`, then this package's."""
     folder = os.environ.get(FOLDER_VARIABLE)
     return (*((Path(folder),) if folder else ()), _PACKAGE / "tuned")
 
 
 def load(device: str) -> Tuned:
-    """Return the rates of a device."""
+    """Return a device's rates."""
     machine: dict[str, Any] = {}
     for path in (folder / file_name(device) for folder in folders()):
         if not path.exists():
@@ -62,8 +62,8 @@ def read(path: Path) -> Tuned:
     """Return the rates in one file.
 
     Raises:
-      OSError: the file cannot be opened.
-      ValueError: the file holds no measured rates.
+      OSError: an unreadable file.
+      ValueError: no measured rates.
     """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
@@ -75,7 +75,7 @@ def read(path: Path) -> Tuned:
 
 
 def write(path: Path, tuned: Tuned) -> None:
-    """Replace the file atomically: a reader sees the old rates or the new ones."""
+    """Replace the file atomically."""
     text = json.dumps({"format": FORMAT, **asdict(tuned)}, indent=1, allow_nan=False)
     with tempfile.NamedTemporaryFile(
         "w", encoding="utf-8", dir=path.parent, prefix=path.stem, suffix=".part", delete=False

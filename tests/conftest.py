@@ -7,7 +7,7 @@ import ctypes
 import gc
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +83,18 @@ def shared() -> Path:
             f"no shared data: {folder.name}/ stands neither beside the checkout nor at C2C_SHARED"
         )
     return folder
+
+
+@pytest.fixture(scope="session")
+def shared_part(shared: Path) -> Callable[[str], Path]:
+    """A file or folder of the shared data; skips where it is missing."""
+
+    def part(name: str) -> Path:
+        if not (shared / name).exists():
+            pytest.skip(f"the shared data lacks {name}")
+        return shared / name
+
+    return part
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -150,17 +150,22 @@ NO_NOUNS = {
     "asked", "at", "each", "found", "given", "held", "kept", "known", "left", "made", "of", "own",
     "said", "told", "wanted", "what",
 }  # fmt: skip
-MOST_OF_THEM = 139  # it may only fall
+# They may only fall. Parameters: mostly `own` of policies; variables: mostly fields.
+MOST_PARAMETERS, MOST_VARIABLES = 117, 121
 
 
 def test_names_are_nouns() -> None:
-    named = [
-        node.id
-        for path in modules(*PACKAGES)
-        for node in ast.walk(ast.parse(path.read_text("utf-8")))
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in NO_NOUNS
-    ]
-    assert len(named) <= MOST_OF_THEM
+    parameters = variables = 0
+    for path in modules(*PACKAGES):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            parameters += isinstance(node, ast.arg) and node.arg in NO_NOUNS
+            variables += (
+                isinstance(node, ast.Name)
+                and isinstance(node.ctx, ast.Store)
+                and node.id in NO_NOUNS
+            )
+    assert parameters <= MOST_PARAMETERS
+    assert variables <= MOST_VARIABLES
 
 
 def test_no_machine_path_or_host_in_tracked_files() -> None:

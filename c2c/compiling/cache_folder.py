@@ -1,4 +1,4 @@
-"""Folder of compiled code: the user's, or a private one."""
+"""Folder of compiled code."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def user_cache() -> Path:
 
 
 def prune(current: Path, pattern: str = "*") -> None:
-    """Remove all earlier versions beside this folder but the latest."""
+    """Remove earlier versions beside this folder but the latest."""
     others = [p for p in current.parent.glob(pattern) if p.is_dir() and p != current]
     for old in sorted(others, key=lambda p: p.stat().st_mtime)[:-_KEPT]:
         shutil.rmtree(old, ignore_errors=True)

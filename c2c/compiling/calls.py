@@ -12,7 +12,7 @@ from llvmlite import ir
 from numba.core import cgutils
 from numba.np.numpy_support import from_dtype
 
-from c2c.compiling.linked import FIELDS, LOOP, Signature
+from c2c.compiling.addresses import FIELDS, LOOP, Signature
 
 __all__ = ["NUMBERS", "call_at", "call_linked", "call_words", "takes_of", "type_of"]
 
@@ -33,7 +33,7 @@ def type_of(hint: Any) -> Any:
 
 
 def takes_of(signature: Signature, loop: Any = None) -> Any:
-    """Return Numba's type of a decision's arguments, as one tuple."""
+    """Return Numba's type of a decision's arguments."""
     kinds = []
     for k, kind in enumerate(signature.takes):
         if kind is LOOP:
@@ -61,7 +61,7 @@ def _called(
 
 
 def call_linked(name: str, signature: Signature, place: int) -> Callable[..., Any]:
-    """Return a function for compiled code: `(at, own, arguments)` calls a table's decision."""
+    """Return a function for compiled code that calls a table's decision."""
     returns = type_of(signature.returns)
 
     def generate(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:
@@ -82,7 +82,7 @@ def call_linked(name: str, signature: Signature, place: int) -> Callable[..., An
         return _called(context, builder, address, returns, passed, values, missing)
 
     @intrinsic
-    def call(typing: Any, at: Any, own: Any, arguments: Any) -> Any:
+    def call(typing: Any, address: Any, own: Any, arguments: Any) -> Any:
         return returns(types.int64, types.int64, arguments), generate
 
     result: Callable[..., Any] = call
@@ -117,7 +117,7 @@ def call_at(function: Callable[..., Any], name: str) -> Callable[..., Any]:
 
 
 def call_words() -> Callable[[int, int], int]:
-    """Return a function for compiled code: `(address, at)` calls an entry."""
+    """Return a function for compiled code that calls an entry."""
 
     def generate(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:
         address, pointer = arguments
@@ -127,7 +127,7 @@ def call_words() -> Callable[[int, int], int]:
         )
 
     @intrinsic
-    def call(typing: Any, address: Any, at: Any) -> Any:
+    def call(typing: Any, address: Any, words: Any) -> Any:
         return types.int64(types.int64, types.int64), generate
 
     result: Callable[[int, int], int] = call

@@ -14,9 +14,9 @@ _KNOWN: Final = "0.68."  # versions of Numba that the whole loop was linked with
 
 
 def compilers(version: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return options of `numba.njit` for functions called from compiled code, and from Python."""
+    """Return options of `numba.njit` for calls from compiled code, and from Python."""
     try:
-        from c2c.compiling.linking import InnerCompiler, OuterCompiler
+        from c2c.compiling.linker import InnerCompiler, OuterCompiler
 
         inner, outer = {"pipeline_class": InnerCompiler}, {"pipeline_class": OuterCompiler}
         if not version.startswith(_KNOWN):

@@ -9,8 +9,8 @@ from typing import overload as overload_typing
 
 import numpy as np
 
+from c2c.compiling.addresses import Signature
 from c2c.compiling.guard import Returns, check_signature, guarded, is_outside
-from c2c.compiling.linked import Signature
 from c2c.errors import PolicyError
 from c2c.jit import when_compiling
 
@@ -38,7 +38,7 @@ POINTS: Final[dict[str, Any]] = {}
 # has the policy itself picks the implementation at compile time; the loop calls an address
 # (`linked`).
 class DecisionPoint(Protocol):
-    """A decision point, as `decision` returns it.
+    """A decision point.
 
     Attributes:
       policies: types with an implementation, by name.
@@ -108,20 +108,20 @@ def decision(
     returns: Returns | None = None,
     rows: np.dtype[Any] | None = None,
 ) -> Any:
-    """Make a decision point from a function that gives its name and docstring.
+    """Make a decision point with a function's name and docstring.
 
     Args:
-      default: implementation for policies without their own; None: every policy needs one.
-      returns: allowed results of policies from outside the package, checked at each call.
+      default: for policies without their own; None: every policy needs one.
+      returns: allowed results of outside policies, checked at each call.
       rows: dtype of the rows of an argument `table`, or of an argument `row`.
     """
     if protocol is None:
-        return lambda found: _decision_point(found, default, returns, rows)
+        return lambda point: _decision_point(point, default, returns, rows)
     return _decision_point(protocol, default, returns, rows)
 
 
 def place_in_tables(point: DecisionPoint) -> int:
-    """Return a decision's index in the loop's tables, equal in every process."""
+    """Return a decision's index in the tables, equal in every process."""
     return sorted(POINTS).index(point.__name__)
 
 
@@ -171,7 +171,7 @@ def _decision_point(
     return cast("DecisionPoint", point)
 
 
-def _check_new(policy_type: Any, known: Mapping[str, type], function: Callable[..., Any]) -> None:
+def _check_new(policy_type: Any, types: Mapping[str, type], function: Callable[..., Any]) -> None:
     if not (isinstance(policy_type, type) and hasattr(policy_type, "_fields")):
         raise PolicyError(
             getattr(policy_type, "__name__", str(policy_type)),
@@ -181,7 +181,7 @@ def _check_new(policy_type: Any, known: Mapping[str, type], function: Callable[.
         raise PolicyError(
             policy_type.__name__, "a type of the package, which cannot change: define a new type"
         )
-    before = known.get(policy_name(policy_type), policy_type)
+    before = types.get(policy_name(policy_type), policy_type)
     if before.__module__ != policy_type.__module__:
         raise PolicyError(policy_type.__name__, f"the name is already used in {before.__module__}")
 

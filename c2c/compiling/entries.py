@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from c2c.compiling.addresses import FIELDS, Linked
 from c2c.compiling.decision import POINTS, DecisionPoint, place_in_tables
 from c2c.compiling.guard import is_outside
-from c2c.compiling.linked import FIELDS, Linked
-from c2c.compiling.packed import as_array, words
+from c2c.compiling.packing import as_array, words
 from c2c.errors import PolicyError
 
 __all__ = ["Nothing", "Tables", "link"]
@@ -24,9 +24,9 @@ class Tables(NamedTuple):
     """A system for compiled code.
 
     Attributes:
-      system: its policies, each as the address of its table.
-      own: address of the words of each policy's own arrays.
-      kept: objects that must live as long as these addresses are used.
+      system: policies as addresses of tables.
+      own: address of the policies' own arrays.
+      kept: objects that must outlive these addresses.
     """
 
     system: Any
@@ -40,10 +40,10 @@ def link(system: Any, own: Any, address_of: Callable[[DecisionPoint, Any, Any], 
     Args:
       system: policies, a `c2c.policies.System`.
       own: their own arrays, a `c2c.policies.Own`.
-      address_of: address of the machine code of a decision, a policy and its own arrays.
+      address_of: address of a decision's machine code, a policy and its own arrays.
 
     Raises:
-      PolicyError: a policy lacks an implementation, or has a field that is no number.
+      PolicyError: an implementation is missing, or a field is no number.
     """
     policies, memories = {}, {}
     storage: list[Any] = []

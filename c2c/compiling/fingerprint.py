@@ -16,7 +16,7 @@ _LIBRARIES: Final = ("c2c", "math", "numba", "numpy")
 
 
 def fingerprint(function: Callable[..., Any]) -> bytes:
-    """Return a digest of a function's code and frozen values."""
+    """Return a digest of a function's code and values."""
     return _of_function(function, set())
 
 

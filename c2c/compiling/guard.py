@@ -1,4 +1,4 @@
-"""Checks of results of policies from outside; `overloads` compiles them."""
+"""Checks of outside policies' results; `overloads` compiles them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _PYTHON: Final[dict[type, tuple[type, ...]]] = {
 
 
 def is_outside(function: Callable[..., Any]) -> bool:
-    """True if a function or type is from outside the package."""
+    """True for an outside function or type."""
     return not function.__module__.startswith("c2c.")
 
 

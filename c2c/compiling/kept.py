@@ -34,7 +34,7 @@ class Made(NamedTuple):
 def address_of(
     folder: Path | None, name: str, takes: Sequence[str], make: Callable[[], Made]
 ) -> int:
-    """Return the address of machine code, read or compiled and kept."""
+    """Return machine code's address, read or compiled and kept."""
     if folder is None:
         return make().address
     path = _path(folder, name, ",".join(takes))
@@ -59,7 +59,7 @@ def _path(folder: Path, name: str, takes: str) -> Path:
 
 @functools.cache
 def read(path: Path) -> int:
-    """Load a file's machine code for the life of the process; return its address.
+    """Load a file's machine code for good; return its address.
 
     Raises:
       FileNotFoundError: there is no file.
@@ -91,12 +91,12 @@ def _target_machine() -> Any:
 
 
 def native(address: int) -> Callable[[int], int]:
-    """Return a call of machine code with its arguments' address; an error is a RuntimeError."""
+    """Return a call of machine code; it raises RuntimeError."""
     run, result, error = _Native(address), ctypes.c_int64(), ctypes.c_void_p()
     result_at, error_at = ctypes.addressof(result), ctypes.addressof(error)
 
-    def call(at: int) -> int:
-        if status := run(result_at, error_at, at):
+    def call(address: int) -> int:
+        if status := run(result_at, error_at, address):
             raise RuntimeError(
                 f"machine code ended with status {status}; compiled=False shows the reason"
             )

@@ -1,4 +1,4 @@
-"""Compiled entries of the loop, cached under their sources' content."""
+"""Compiled entries of the loop, cached by their sources."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from typing import Any, cast
 
 import numpy as np
 
+from c2c.compiling.addresses import LOOP, Linked
 from c2c.compiling.cache_folder import prune, user_cache, writable
 from c2c.compiling.decision import DecisionPoint, implementations, outside
 from c2c.compiling.entries import Tables, link
 from c2c.compiling.fingerprint import fingerprint
 from c2c.compiling.kept import Made, address_of, native, read
-from c2c.compiling.linked import LOOP, Linked
 from c2c.compiling.mistakes import policy_error
 from c2c.compiling.on_demand import PARTS, Apart
-from c2c.compiling.packed import as_array, kind_of, pack, words
+from c2c.compiling.packing import as_array, kind_of, pack, words
 
 __all__ = ["Compiled", "cache_dir", "cache_key", "compiled", "forget", "is_kept", "variant_key"]
 
@@ -61,7 +61,7 @@ def cache_dir() -> Path:
 
 
 def variant_key(rules: Any) -> str | None:
-    """Return a key of users' policies: "" without any, None if one cannot be imported by name."""
+    """Return a key of users' policies: "" without any, None if one has no import."""
     users = {type(policy) for policy in outside(rules)}
     if not users:
         return ""
@@ -103,11 +103,11 @@ def compiled(function: Callable[..., int], arguments: tuple[Any, ...]) -> Compil
     """Return an entry compiled for rules of given types; damaged machine code is made anew.
 
     Args:
-      function: entry, whose first argument is the loop's `w`, and which returns a number.
-      arguments: arguments of the later calls.
+      function: entry that takes the loop's `w` and returns a number.
+      arguments: of later calls.
 
     Raises:
-      PolicyError: a user's policy cannot be compiled; names it, the line and the reason.
+      PolicyError: a policy cannot be compiled; with name, line and reason.
     """
     with _no_collections():
         return _made(function, arguments)
@@ -143,14 +143,14 @@ class Compiled:
         # Packing takes a millisecond; most arguments stay what they are.
         self._known: dict[int, tuple[Any, Any]] = {}
 
-    def __call__(self, *given: Any) -> int:
+    def __call__(self, *arguments: Any) -> int:
         """Call the entry with arguments of those types."""
-        array = self._words(given)  # lives until the call has ended
+        array = self._words(arguments)  # lives until the call has ended
         return self._call(array.ctypes.data)
 
-    def bound(self, *given: Any) -> Callable[[], int]:
-        """Return a call with exactly these tuples, which takes a microsecond; arrays are shared."""
-        array, call = self._words(given), self._call
+    def bound(self, *arguments: Any) -> Callable[[], int]:
+        """Return a call (1 us) with these tuples; arrays are shared."""
+        array, call = self._words(arguments), self._call
         address, references = array.ctypes.data, (array, tuple(self._known.values()))
 
         def again(_lives: Any = references) -> int:
@@ -158,9 +158,9 @@ class Compiled:
 
         return again
 
-    def _words(self, given: tuple[Any, ...]) -> np.ndarray:
+    def _words(self, arguments: tuple[Any, ...]) -> np.ndarray:
         numbers: list[int] = []
-        loop, *others = given
+        loop, *others = arguments
         for place, value in enumerate((*loop, *others)):
             if not hasattr(value, "_fields"):
                 numbers += words(value)
@@ -191,23 +191,23 @@ def _made(function: Callable[..., int], arguments: tuple[Any, ...]) -> Compiled:
     kinds = [*map(kind_of, values)]
     parts = _parts(arguments, values, kinds)
     address = address_of(
-        _shared_folder(), function.__name__, kinds, lambda: _making().entry(function, values)
+        _shared_folder(), function.__name__, kinds, lambda: _builder().entry(function, values)
     )
-    call = native(address) if key == "" else functools.partial(_making().raising(), address)
+    call = native(address) if key == "" else functools.partial(_builder().raising(), address)
     return Compiled(call, tables, parts)
 
 
-def _making() -> Any:
-    from c2c.compiling import making
+def _builder() -> Any:
+    from c2c.compiling import builder
 
-    return making
+    return builder
 
 
-def _parts(arguments: tuple[Any, ...], given: list[Any], kinds: list[str]) -> Apart:
+def _parts(arguments: tuple[Any, ...], instances: list[Any], kinds: list[str]) -> Apart:
     values = {type(part): part for value in arguments for part in _tuples_in(value)}
     samples: dict[Any, Any] = {kind: kind() for kind in (bool, int, float)}
-    samples |= {type(part): part for value in given for part in _tuples_in(value)}
-    texts = {type(value): kind for value, kind in zip(given, kinds, strict=True)}
+    samples |= {type(part): part for value in instances for part in _tuples_in(value)}
+    texts = {type(value): kind for value, kind in zip(instances, kinds, strict=True)}
     addresses = {}
     for name, part in PARTS.items():
         if samples.keys() >= set(part.takes()) and part.is_needed(values):
@@ -219,7 +219,7 @@ def _parts(arguments: tuple[Any, ...], given: list[Any], kinds: list[str]) -> Ap
 
 
 def _part(function: Callable[..., Any], takes: list[Any]) -> Made:
-    return cast("Made", _making().part(function, takes))
+    return cast("Made", _builder().part(function, takes))
 
 
 def _tuples_in(value: Any) -> Iterator[Any]:
@@ -245,12 +245,12 @@ def _linked(loop: Any, key: str | None) -> Tables:
         folder: Path | None = _shared_folder()
         if outside(policy):
             folder = None if key is None else _users_folder(str(key))
-            _making().raising()  # from now on what its code calls of Numba's is found
+            _builder().raising()  # from now on what its code calls of Numba's is found
         kinds = [kind_of(policy), kind_of(memory)]
         kinds += [kind_of(unlinked)] if LOOP in point.signature.takes else []
         return address_of(
             folder, point.__name__, kinds,
-            lambda: cast("Made", _making().decision(point, policy, memory, unlinked)),
+            lambda: cast("Made", _builder().decision(point, policy, memory, unlinked)),
         )  # fmt: skip
 
     try:

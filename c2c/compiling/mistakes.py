@@ -23,9 +23,9 @@ _SAID = re.compile(r"policy (\w+): (.+?, line \d+: .+)")
 
 
 def policy_error(error: Exception, rules: Any) -> Exception:
-    """Return the error as that of a policy from outside the package, with line and reason.
+    """Return the error as an outside policy's, with line and reason.
 
-    Without such a policy, or for a DataError, return the error itself; `rules` has the policies.
+    Without such a policy, or for a DataError, return it unchanged.
     """
     policies = outside(rules.system)
     if not policies or isinstance(error, DataError):
@@ -81,12 +81,14 @@ def _at(file: str, line: int, policies: list[Any]) -> str | None:
     return best[1] if best else None
 
 
-def _reason(lines: list[str], at: int, error: Exception) -> str:
+def _reason(lines: list[str], index: int, error: Exception) -> str:
     if "NRT required" in str(error):
         return "it allocates (an array, list or text), which a compiled policy may not"
     if called := re.search(r"Untyped global name '(\w+)':.*class 'function'", str(error)):
         return f"{called[1]} is called without the decorator c2c.policies.jitable"
-    for line in lines[max(0, at - 3) : at]:
+    for line in lines[max(0, index - 3) : index]:
         if called := re.search(r"resolving callee type: Function\((.+?)(?: at 0x\w+>)?\)$", line):
             return f"Numba has no {called[1].strip('<>')} for these types"
-    return next((x for x in reversed(lines[:at]) if not _NOISE.match(x)), "Numba cannot compile it")
+    return next(
+        (x for x in reversed(lines[:index]) if not _NOISE.match(x)), "Numba cannot compile it"
+    )

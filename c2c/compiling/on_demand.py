@@ -1,4 +1,4 @@
-"""Optional parts of the event loop, compiled when first needed."""
+"""Optional parts of the event loop, compiled on demand."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Apart(NamedTuple):
 
 
 class Part(NamedTuple):
-    """An optional part of the loop; `is_needed` is a predicate of a run's values."""
+    """An optional part of the loop; `is_needed` tests a run's values."""
 
     function: Callable[..., Any]
     is_needed: Callable[[Mapping[type, Any]], bool]
@@ -84,10 +84,9 @@ PARTS: Final[dict[str, Part]] = {}
 def apart(
     name: str, *, needed: Callable[[Mapping[type, Any]], bool]
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Decorate a function that compiled code calls at the address `rules.apart.<name>`.
+    """Decorate a function called at `rules.apart.<name>`.
 
-    Its arguments are numbers and tuples of the loop, including `rules`; `needed` is a predicate of
-    these, by type.
+    It takes numbers and tuples of the loop, including `rules`; `needed` tests these, by type.
     """
 
     def keep(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -12,12 +12,12 @@ from numba.core.errors import NumbaTypeError
 from numba.core.typing.templates import infer_global
 from numba.extending import models, overload, register_jitable, register_model
 
+from c2c.compiling.addresses import Linked
 from c2c.compiling.calls import call_at, call_linked
 from c2c.compiling.compilers import INNER, OUTER
 from c2c.compiling.decision import place_in_tables
 from c2c.compiling.guard import Returns, is_outside, where_is
-from c2c.compiling.linked import Linked
-from c2c.compiling.reading import word_of
+from c2c.compiling.packed_type import word_of
 from c2c.errors import PolicyError
 
 __all__ = [
@@ -54,7 +54,7 @@ _COMPILED: Final[dict[type, tuple[type, ...]]] = {
 
 def overload_decision(
     point: Any,
-    made: Mapping[type, Callable[..., Any]],
+    functions: Mapping[type, Callable[..., Any]],
     default: Callable[..., Any] | None,
     returns: Returns | None,
     unguarded: Callable[..., Any],
@@ -64,7 +64,7 @@ def overload_decision(
     def implementation(policy: Any) -> Callable[..., Any] | None:
         if not isinstance(policy, _NAMED) or policy.instance_class is Linked:
             return None
-        return made.get(policy.instance_class, default)
+        return functions.get(policy.instance_class, default)
 
     @overload(point, jit_options=INLINED, strict=False)
     def _own(policy: Any, *args: Any) -> Callable[..., Any] | None:

@@ -94,7 +94,7 @@ def make_small(module: Any, codegen: Any) -> None:
 
 
 def optimise(module: Any, codegen: Any) -> None:
-    """Optimise a function with its callees, without vectorisation and unrolling: no loop gains."""
+    """Optimise a function and callees, without vectorisation and unrolling: no loop gains."""
     tuning = create_pipeline_tuning_options(speed_level=_LEVEL)
     tuning.loop_vectorization = tuning.slp_vectorization = False
     tuning.loop_unrolling = tuning.loop_interleaving = False

@@ -25,11 +25,11 @@ class _Use:
 def bill(
     prepared: Prepared, totals: Mapping[str, Any], models: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Return the price and energy of all GPUs of a run from its start to its end.
+    """Return the price and energy of a run's GPUs.
 
-    A GPU draws `idle_w`, plus constant energies a byte of HBM or link (no figure for the link is
-    published) and an operation on the models' tokens; at most `power_w` while it computes. Over a
-    node GPUs read HBM at the full rate, an upper bound.
+    A GPU draws `idle_w`, plus constant energies a byte of HBM or link (the link's is unpublished)
+    and an operation; at most `power_w` while it computes. Over a node GPUs read HBM at the full
+    rate, an upper bound.
     """
     names = {d.name: d.spec for d in prepared.setup.deployments}
     flops = sum(

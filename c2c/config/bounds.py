@@ -34,7 +34,7 @@ COST_ROW_BYTES = 17 * 8 * 14
 
 
 def check_numbers(settings: Mapping[str, Any]) -> None:
-    """Raise for a number out of range or invalid Unicode."""
+    """Raise for an excessive number or invalid Unicode."""
     for field, value in _leaves(settings, ""):
         if isinstance(value, bool) or value is None:
             continue
@@ -50,7 +50,7 @@ def check_numbers(settings: Mapping[str, Any]) -> None:
 
 
 def check_catalog_size(catalog: Mapping[str, Any], free: int) -> None:
-    """Raise if copies of a model exceed the free memory."""
+    """Raise if copies of models exceed free memory."""
     entries = catalog.get("models")
     for i, entry in enumerate(entries if isinstance(entries, list) else ()):
         copies = entry.get("copies", 1) if isinstance(entry, Mapping) else 1
@@ -132,15 +132,15 @@ def _of_container() -> int | None:
     return max(0, int(limit) - used) if limit.isdigit() else None
 
 
-def _leaves(value: Any, at: str) -> Iterator[tuple[str, Any]]:
+def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
     if isinstance(value, Mapping):
         for key, inner in value.items():
-            yield from _leaves(inner, f"{at}.{key}" if at else str(key))
+            yield from _leaves(inner, f"{path}.{key}" if path else str(key))
     elif isinstance(value, list | tuple):
         for i, inner in enumerate(value):
-            yield from _leaves(inner, f"{at}[{i}]")
+            yield from _leaves(inner, f"{path}[{i}]")
     else:
-        yield at, value
+        yield path, value
 
 
 def _is_computable(value: float) -> bool:

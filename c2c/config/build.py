@@ -17,11 +17,11 @@ from c2c.config.bounds import (
     free_bytes,
 )
 from c2c.config.fleets import GivenPart, given_parts, kept_off, of_devices
-from c2c.config.installed import plug_ins, search_settings, source_folders
 from c2c.config.layout import choose_layout, planned_requests
 from c2c.config.mechanisms import is_by_mechanism, mechanisms_of, with_parts
 from c2c.config.nodes import node_of
 from c2c.config.planner import Plan, plan_layout
+from c2c.config.plug_ins import plug_ins, search_settings, source_folders
 from c2c.config.settings import Settings, checked
 from c2c.config.user_code import load_code
 from c2c.cost import (
@@ -83,9 +83,9 @@ class RunSetup:
     """A checked run, ready to start.
 
     Attributes:
-      prepared: fleet and system with cost tables; `prepared.setup` is the `ServingSetup`.
-      files: data files that the result depends on.
-      notes: choices made for the user, a line each.
+      prepared: with cost tables; `prepared.setup` is the `ServingSetup`.
+      files: data files read.
+      notes: automatic choices, a line each.
       plan: comparison of layouts by `mig=planned`.
     """
 
@@ -104,7 +104,7 @@ class RunSetup:
         return self.prepared.setup
 
     def with_(self, **changes: Any) -> RunSetup:
-        """Return the run with other settings that choose no file, much faster than `build`.
+        """Return the run with other settings, but no other files; faster than `build`.
 
         Dots are double underscores: `setup.with_(seed=1, workload__rate_rps=2)`.
 
@@ -116,7 +116,7 @@ class RunSetup:
 
 
 def build(cfg: DictConfig | Mapping[str, Any]) -> RunSetup:
-    """Build a run from a configuration and check it; only `mig=planned` simulates here.
+    """Build and check a run; only `mig=planned` simulates here.
 
     Args:
       cfg: from `load` or Hydra, or a mapping with the keys of `conf/config.yaml`.
@@ -198,11 +198,11 @@ def build(cfg: DictConfig | Mapping[str, Any]) -> RunSetup:
 def _serving(
     plain: Mapping[str, Any],
     node: Node | None,
-    given: Sequence[tuple[GivenPart, Constants]],
+    parts: Sequence[tuple[GivenPart, Constants]],
     deployments: tuple[Deployment, ...],
     mechanisms: Sequence[Mechanism],
 ) -> tuple[ServingSetup, _Notes, _Notes]:
-    one, constants = given[0]
+    one, constants = parts[0]
     if any(mechanism.over_chips for mechanism in mechanisms):
         deployments = tuple(replace(d, spec=replace(d.spec, name=d.name)) for d in deployments)
     system, of_mechanisms = with_parts(
@@ -217,11 +217,11 @@ def _serving(
         ),
     )
     system = of_devices(system, plain["tensor_parallel"])
-    layouts = [choose_layout(part.mig, part.platform, system) for part, _ in given]
+    layouts = [choose_layout(part.mig, part.platform, system) for part, _ in parts]
     notes = tuple(line for _, lines in layouts for line in lines)
     first, *beside = [
         FleetPart(platform=part.platform, mig=mig, count=part.count, constants=part_constants)
-        for (part, part_constants), (mig, _) in zip(given, layouts, strict=True)
+        for (part, part_constants), (mig, _) in zip(parts, layouts, strict=True)
     ]
     system = _with_engine(system, plain["engine"], first)
     serving = ServingSetup(
@@ -254,7 +254,7 @@ def _hint(hint: str) -> Iterator[None]:
 
 
 def input_files(settings: Mapping[str, Any]) -> tuple[Path, ...]:
-    """Return the data and user's code of a run, without plug-ins."""
+    """Return a run's data and user code, without plug-ins."""
     return (
         *sorted(set(workload_files(_workload(settings["workload"])).values())),
         *(
@@ -345,7 +345,7 @@ def _on_disk(prepared: Prepared) -> tuple[str, ...]:
 
 
 def _with_table(prepared: Prepared, workload: Workload) -> tuple[Prepared, tuple[str, ...]]:
-    """Return the run with misses from a table if `misses` is auto and the walk long, and a note."""
+    """Return the run, with tabulated misses for `misses` auto and a long walk, and a note."""
     system, requests = prepared.setup.system, int(workload.description["requests"])
     caches = system.traits.experts.caches_experts
     if system.expert_cache.misses != "auto" or not caches or requests <= MOST_WALKED:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from c2c.atomic import write_text
 from c2c.compiling.cache_folder import user_cache
-from c2c.config.installed import plug_ins
+from c2c.config.plug_ins import plug_ins
 from c2c.config.settings import Settings, checked
 from c2c.hardware import conf_dir
 from c2c.runs import file_key
@@ -20,10 +20,10 @@ __all__ = ["composed"]
 
 
 def composed(overrides: Sequence[str], code: str) -> Settings:
-    """Return the checked settings of `load(overrides)`, composed at most once.
+    """Return `load(overrides)`, checked, composed at most once.
 
     Args:
-      code: `source_key` of `c2c`, on which the settings depend.
+      code: `source_key` of `c2c`.
 
     Raises:
       SettingError: as `load` and `checked`.

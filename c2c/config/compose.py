@@ -13,8 +13,8 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from c2c.config.installed import plug_ins, search_settings
 from c2c.config.layout import NAMELESS
+from c2c.config.plug_ins import plug_ins, search_settings
 from c2c.config.refusals import SWEEP, as_setting_error, check_choices, spelled
 from c2c.config.schema import RunConf
 from c2c.config.search_path import extend_search_path
@@ -34,9 +34,8 @@ def register(code: Sequence[Path] | None = None, folder: Path | None = None) -> 
     """Register the schema, layouts without a file and all policies in Hydra.
 
     Args:
-      code: imported files with policies, `code` of every run of this process; None: the registered
-        ones.
-      folder: folder of the user's settings, `conf` of every run; only with `code`.
+      code: `code` of every run of this process, imported; None: the registered ones.
+      folder: `conf` of every run; only with `code`.
     """
     plug_ins()
     extend_search_path()
@@ -91,8 +90,8 @@ def load(
         code = code_in(settings_dir)
         load_code(code)
     register()
-    for own in [settings_dir] if settings_dir is not None else _own:
-        quoted = str(own).replace("\\", "\\\\").replace("'", "\\'")
+    for path in [settings_dir] if settings_dir is not None else _own:
+        quoted = str(path).replace("\\", "\\\\").replace("'", "\\'")
         chosen.append(f"hydra.searchpath=['file://{quoted}']")
     check_choices(overrides, SWEEP if name == "config" else None)
     outer = GlobalHydra.instance().hydra  # set inside a program that Hydra started

@@ -27,12 +27,12 @@ __all__ = ["GivenPart", "given_parts", "kept_off", "of_devices"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenPart:
-    """Settings of one part of a fleet.
+    """A part of a fleet.
 
     Attributes:
-      where: prefix of its fields in errors, such as "fleet.parts[0].".
+      where: prefix in errors, such as "fleet.parts[0].".
       mig: see `c2c.hardware.mig_from_mapping`.
-      count: number of devices: chips, or groups of `tensor_parallel` chips.
+      count: chips, or groups of `tensor_parallel` chips.
     """
 
     where: str
@@ -43,7 +43,7 @@ class GivenPart:
 
 
 def given_parts(plain: Mapping[str, Any], node: Node | None) -> tuple[GivenPart, ...]:
-    """Return the parts of a fleet, `superchips` times."""
+    """Return a fleet's parts, `superchips` times."""
     entries, copies = plain["fleet"]["parts"], plain["superchips"]
     if not entries:
         if plain["fleet"]["name"] is not None:
@@ -71,7 +71,7 @@ def given_parts(plain: Mapping[str, Any], node: Node | None) -> tuple[GivenPart,
 
 
 def of_devices(system: SystemSpec, count: int) -> SystemSpec:
-    """Return the system with amounts for devices of `count` chips."""
+    """Return the system for devices of `count` chips."""
     if count == 1:
         return system
     engines, apart, cache = system.engines, system.disaggregation, system.prefix_cache
@@ -126,8 +126,8 @@ def kept_off(prepared: Prepared) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _part(given: Mapping[str, Any], where: str, plain: Mapping[str, Any]) -> GivenPart:
-    name, count, mig = given["hardware"], given["count"], given["mig"]
+def _part(entry: Mapping[str, Any], where: str, plain: Mapping[str, Any]) -> GivenPart:
+    name, count, mig = entry["hardware"], entry["count"], entry["mig"]
     check_value(count, Count, f"{where}count")
     platform = load_platform(conf_name("hardware", name, f"{where}hardware"))
     is_list = isinstance(mig, Sequence) and not isinstance(mig, str)
@@ -144,5 +144,5 @@ def _part(given: Mapping[str, Any], where: str, plain: Mapping[str, Any]) -> Giv
     return GivenPart(
         where=where, platform=scaled(platform, **plain["scale"]), mig=settings,
         count=count * plain["superchips"],
-        constants=given["constants"],
+        constants=entry["constants"],
     )  # fmt: skip

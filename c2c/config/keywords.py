@@ -84,8 +84,8 @@ class Workload(_Overrides):
         assignment: str | None = None,
         **settings: Any,
     ) -> None:
-        given = {name: value for name, value in locals().items() if name != "workload"}
-        chosen = (*overrides_of({"workload": workload}), *_overrides(given, "workload__"))
+        values = {name: value for name, value in locals().items() if name != "workload"}
+        chosen = (*overrides_of({"workload": workload}), *_overrides(values, "workload__"))
         super().__init__(chosen)
 
 
@@ -103,7 +103,7 @@ def simulate(
     1.0
 
     Args:
-      fleet: or the `setup` of a result, run again with `settings` that choose no file.
+      fleet: or a result's `setup`, run again with `settings` that choose no file.
       workload: None: that of the setup, or the default.
       folder: folder of the user's settings.
       compiled: see `c2c.config.simulate`.
@@ -121,10 +121,10 @@ def simulate(
     return simulate_setup(build(load(words, folder=folder)), compiled=compiled)
 
 
-def _overrides(given: Mapping[str, Any], prefix: str = "") -> tuple[str, ...]:
+def _overrides(values: Mapping[str, Any], prefix: str = "") -> tuple[str, ...]:
     others = ("self", "__class__", "settings")
-    named = {k: v for k, v in given.items() if k not in others and v is not None}
-    return tuple(overrides_of({prefix + k: v for k, v in (named | given["settings"]).items()}))
+    named = {k: v for k, v in values.items() if k not in others and v is not None}
+    return tuple(overrides_of({prefix + k: v for k, v in (named | values["settings"]).items()}))
 
 
 def overrides_of(settings: Mapping[str, Any]) -> list[str]:
@@ -162,7 +162,7 @@ def _text(value: Any) -> str:
 
 
 def quoted(text: str) -> str:
-    """Return a quoted string that Hydra and OmegaConf parse back into `text`."""
+    """Return a quoted string that Hydra and OmegaConf parse into `text`."""
     text = re.sub(r"(\\*)\$\{", lambda m: m[1] * 2 + r"\${", text)
     text = re.sub(r"(\\*)('|\Z)", lambda m: m[1] * 2 + ("\\'" if m[2] else ""), text)
     return f"'{text}'"

@@ -1,4 +1,4 @@
-"""MIG layout of a run: named, of parts, or chosen."""
+"""MIG layout of a run."""
 
 from __future__ import annotations
 

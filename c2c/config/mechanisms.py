@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import c2c.systems
-from c2c.config.installed import plug_ins
+from c2c.config.plug_ins import plug_ins
 from c2c.errors import DataError, SettingError, located, unknown_name
 from c2c.ranges import check_fields
 from c2c.serving import SystemSpec
@@ -31,7 +31,7 @@ def is_by_mechanism(value: object) -> bool:
 # A mechanism is the `SYSTEM` of a module and has the module's name: a package of `c2c.systems`, an
 # installed plug-in or a file of `code`.
 def mechanisms_of(run: Mapping[str, Any]) -> tuple[Mechanism, ...]:
-    """Return the mechanisms that the settings of a run name, at most one a part.
+    """Return the mechanisms that a run's settings name, at most one a part.
 
     Raises:
       SettingError: an unknown mechanism.
@@ -47,11 +47,11 @@ def mechanisms_of(run: Mapping[str, Any]) -> tuple[Mechanism, ...]:
 def with_parts(
     mechanisms: Sequence[Mechanism], context: Context
 ) -> tuple[SystemSpec, tuple[str, ...]]:
-    """Return a context's system with its parts filled by mechanisms, and their notes.
+    """Return a context's system with mechanisms' parts, and their notes.
 
     Raises:
-      SettingError: an invalid setting of a mechanism.
-      DataError: a mechanism from outside the package that fails.
+      SettingError: a mechanism's invalid setting.
+      DataError: an outside mechanism fails.
     """
     notes: tuple[str, ...] = ()
     for mechanism in mechanisms:

@@ -28,7 +28,7 @@ __all__ = ["is_default_hardware", "node_of"]
 
 
 def node_of(plain: Mapping[str, Any], mechanisms: Sequence[Mechanism]) -> Node | None:
-    """Return the node of a run, or None."""
+    """Return a run's node, or None."""
     has_layout = plain["system"].get("layout") is not None
     has_layout &= not any(mechanism.over_chips for mechanism in mechanisms)
     if not plain["node"]:

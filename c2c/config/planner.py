@@ -1,4 +1,4 @@
-"""Choice of the MIG layout by simulating the first requests."""
+"""Choice of the MIG layout by simulation."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ __all__ = ["Candidate", "Plan", "first_requests", "plan_layout"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """Result of one layout on the first requests.
+    """A layout's result on the first requests.
 
     Attributes:
       attainment: share of requests that met both targets; None if refused.
       ttft_p99_s: of finished requests; None if none finished.
-      refused: reason why the layout cannot serve the catalog, or "".
+      refused: reason, or "".
     """
 
     mig: str
@@ -83,10 +83,9 @@ def plan_layout(
     requests: int,
     compiled: bool = True,
 ) -> Plan:
-    """Return the layout with the largest share of the first requests within both targets.
+    """Return the layout with the most first requests within both targets.
 
-    Ties go to the lower p99 of TTFT, then to the earlier layout. The setup's seed is the only
-    source of chance.
+    Ties go to the lower p99 of TTFT, then to the earlier layout.
     """
     if not layouts:
         raise SettingError("layouts", list(layouts), "at least one name")

@@ -74,11 +74,11 @@ _OTHER_KIND = re.compile(
 def as_setting_error(
     error: BaseException, overrides: Sequence[str] = ()
 ) -> SettingError | DataError:
-    """Return an error that names the field, its value and what is allowed.
+    """Return an error with field, value and allowed values.
 
     Args:
       error: error of Hydra or OmegaConf.
-      overrides: give the value if the error holds only the key.
+      overrides: give a missing value.
     """
     chain: list[BaseException] = [error]
     while (cause := chain[-1].__cause__ or chain[-1].__context__) is not None:
@@ -108,17 +108,16 @@ def as_setting_error(
 
 
 def check_choices(overrides: Sequence[str], sweep: str | None = SWEEP) -> None:
-    """Raise if a group is given several choices; Hydra silently takes the last of a list.
+    """Refuse several choices of a group: Hydra would take the last.
 
-    Allowed are several overlays, and choices of a set, such as system/mechanism, that agree.
+    Allowed are overlays, and choices of a set, such as system/mechanism, that agree.
 
     Args:
-      overrides: arguments of the command line; others are skipped.
-      sweep: text before `group=a,b` that runs each choice; "": none is needed, None: no sweeps.
+      overrides: also other arguments, skipped.
+      sweep: text before `group=a,b` for a sweep; None: no sweeps.
 
     Raises:
-      SettingError: several choices, an empty list, choices that contradict each other, or a renamed
-        setting.
+      SettingError: several choices, none, contradictions, or a renamed setting.
     """
     is_sweep = sweep == "" or any(one in ("-m", "--multirun") for one in overrides)
     for override in overrides:
@@ -156,10 +155,10 @@ def spelled(overrides: Sequence[str], folder: str | Path | None = None) -> list[
     dirs = [one.partition("=")[2] for one in overrides if one.startswith("--config-dir=")]
     folders = [Path(one).expanduser() for one in (*dirs, folder) if one]
 
-    def in_full(found: re.Match[str]) -> str:
-        plus, group, sign, value = found.groups()
+    def in_full(match: re.Match[str]) -> str:
+        plus, group, sign, value = match.groups()
         if value.islower() or not is_group(group):
-            return found[0]
+            return match[0]
         names = {*choices(group), *(p.stem for f in folders for p in (f / group).glob("*.yaml"))}
         by_case = {name.casefold(): name for name in names}
 
@@ -191,7 +190,7 @@ def _several(group: str, value: str, names: str, sweep: str | None) -> SettingEr
 
 
 def is_group(name: str) -> bool:
-    """Return whether a file or policy name chooses a setting."""
+    """Return whether a setting is a choice of files or policies."""
     parent, _, last = name.rpartition("/")
     return (conf_dir() / name).is_dir() or last in _stored(parent, "group")
 
@@ -225,14 +224,14 @@ def _check_together(group: str, names: Sequence[str]) -> None:
                 )
 
 
-def _of_message(text: str, given: Mapping[str, str]) -> SettingError:
+def _of_message(text: str, overrides: Mapping[str, str]) -> SettingError:
     if match := re.search(r"Ambiguous value for argument '([^=']+)=(.*)'", text):
         return SettingError(
             match[1], match[2], "one value",
             "Add -m to run a sweep over them, or write a list: [a,b].",
         )  # fmt: skip
     if "Config group override must be" in text or "is not iterable" in text:  # key unknown
-        for key, value in given.items():
+        for key, value in overrides.items():
             if not key:
                 return SettingError("override", f"={value}", "key=value")
             if is_group(key) and _NO_NAME.fullmatch(value):
@@ -240,7 +239,7 @@ def _of_message(text: str, given: Mapping[str, str]) -> SettingError:
     named = re.search(r"Could not (?:override|append) '([^']+)'", text)
     if named is None:
         return SettingError("config", None, f"a setting that exists ({text})")
-    chosen = given.get(named[1])
+    chosen = overrides.get(named[1])
     return SettingError(
         named[1], chosen, f"a setting that exists ({text})", _overlay_hint(named[1], chosen)
     )
@@ -271,12 +270,12 @@ def _override(chain: list[BaseException]) -> tuple[str, str] | None:
 
 
 def wrong_kind(field: str, value: str) -> SettingError:
-    """Return the error for a list in place of a mapping, or the reverse."""
+    """Return the error for a list instead of a mapping, or reverse."""
     return SettingError(field, value, _KINDS["Dict" if value.startswith("[") else "List"])
 
 
 def choices(group: str) -> list[str]:
-    """Return a group's choices, its folders' included, without those that may be combined."""
+    """Return a group's choices, without those to combine."""
     names = {
         p.relative_to(folder / group).with_suffix("").as_posix()
         for folder in conf_folders()
@@ -300,10 +299,10 @@ def _stored(group: str, kind: str) -> set[str]:
 
 
 def _of_omegaconf(
-    error: OmegaConfBaseException, override: tuple[str, str] | None, given: Mapping[str, str]
+    error: OmegaConfBaseException, override: tuple[str, str] | None, overrides: Mapping[str, str]
 ) -> SettingError:
     field = str(getattr(error, "full_key", None) or (override[0] if override else "config"))
-    value: Any = override[1] if override else given.get(field)
+    value: Any = override[1] if override else overrides.get(field)
     if isinstance(error, MissingMandatoryValue):
         return SettingError(field, "???", "a value", f"Set {field}=<value>.")
     if isinstance(error, ConfigKeyError | ConfigAttributeError):

@@ -34,9 +34,9 @@ __all__ = [
 
 
 # Hydra refuses unknown keys and wrong types by the schema, the dataclass invalid values.
-def _conf(settings: type, name: str, **given: Any) -> Any:
+def _conf(settings: type, name: str, **values: Any) -> Any:
     options: DataclassOptions = {"module": __name__, "cls_name": name}
-    return builds(settings, populate_full_signature=True, zen_dataclass=options, **given)
+    return builds(settings, populate_full_signature=True, zen_dataclass=options, **values)
 
 
 # A policy is a node of its own (a choice in a group such as `system/place`). It is None here, so

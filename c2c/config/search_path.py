@@ -9,7 +9,7 @@ from hydra.plugins.config_source import ConfigResult, ConfigSource
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import OmegaConf
 
-from c2c.config.installed import settings_of_plug_ins
+from c2c.config.plug_ins import settings_of_plug_ins
 from c2c.hardware import is_layout_name
 
 __all__ = ["extend_search_path"]
@@ -32,7 +32,7 @@ class C2cPlugins(SearchPathPlugin):
 
 
 class LayoutNames(ConfigSource):
-    """Choices of `mig` without a file: names that say profiles."""
+    """Choices of `mig` by profiles, without files."""
 
     @staticmethod
     def scheme() -> str:
@@ -40,7 +40,7 @@ class LayoutNames(ConfigSource):
         return "layout-names"
 
     def load_config(self, config_path: str) -> ConfigResult:
-        """Return the settings of a layout: its name."""
+        """Return a layout's settings: its name."""
         name = config_path.rpartition("/")[2].removesuffix(".yaml")
         config = OmegaConf.create({"name": name})
         return ConfigResult(self.provider, self.path, config, header={"package": None})

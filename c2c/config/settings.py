@@ -48,7 +48,7 @@ class Settings(dict[str, Any]):
 
 
 def fits(before: object, value: object) -> bool:
-    """Return whether a number or text can replace a value without the schema."""
+    """Return whether a number or text fits a value, without the schema."""
     if isinstance(before, float):
         return type(value) in (int, float)
     return type(before) is type(value) and isinstance(value, bool | int | str)
@@ -64,10 +64,10 @@ def plain_settings(composed: DictConfig) -> dict[str, Any]:
 
 
 def checked(cfg: DictConfig | Mapping[str, Any]) -> Settings:
-    """Return a configuration as plain data, validated against the schema.
+    """Return a configuration as checked plain data.
 
     Raises:
-      SettingError: an unknown setting or a value that is not allowed.
+      SettingError: an unknown setting or invalid value.
     """
     if isinstance(cfg, Settings):
         return cfg
@@ -116,12 +116,12 @@ def _schema() -> DictConfig:
     return schema
 
 
-def _refuse_unknown(given: DictConfig) -> None:
+def _refuse_unknown(config: DictConfig) -> None:
     from omegaconf import OmegaConf
 
     from c2c.config.refusals import check_renamed
 
-    plain: Any = OmegaConf.to_container(given, resolve=False)
+    plain: Any = OmegaConf.to_container(config, resolve=False)
     for where, schema in _schemas().items():
         node = plain
         for key in filter(None, where.split(".")):

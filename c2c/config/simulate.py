@@ -68,7 +68,7 @@ class Attainment(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulationResult:
-    """Results of a run: requests by id, first phases, totals, summary."""
+    """Results: requests by id, first phases, totals, summary."""
 
     setup: RunSetup = field(repr=False)
     requests: pa.Table = field(repr=False)
@@ -106,7 +106,7 @@ def _latency(block: Mapping[str, float | None]) -> Latency:
 
 
 def simulate(setup: RunSetup, *, compiled: bool | None = None) -> SimulationResult:
-    """Simulate a run in memory (`c2c simulate` streams to disk instead).
+    """Simulate a run in memory.
 
     Args:
       compiled: True: machine code, False: interpreter, None: the quicker; results are equal.
@@ -130,18 +130,18 @@ def summary_of(
     setup: RunSetup,
     records: Records,
     totals: Mapping[str, Any],
-    each: Callable[..., Iterable[Any]] = map,
+    mapper: Callable[..., Iterable[Any]] = map,
 ) -> dict[str, Any]:
-    """Return the summary of a run, with its cost, verdict on the load and plan of the layout.
+    """Return a run's summary with cost, verdict and plan of the layout.
 
     Args:
-      totals: result of `run_totals`, kept under "run".
-      each: map over the records' parts, see `c2c.metrics.summarised_parts`.
+      totals: of `run_totals`, kept under "run".
+      mapper: see `c2c.metrics.summarised_parts`.
     """
     plan = {} if setup.plan is None else {"plan": setup.plan.as_dict()}
     room, attainment = _room(setup.prepared), setup.settings["slo"]["attainment"]
-    parts = summarised_parts(records, each)
-    looks = looks_at(records, room, attainment, each)  # computed by other processes meanwhile
+    parts = summarised_parts(records, mapper)
+    looks = looks_at(records, room, attainment, mapper)  # computed by other processes meanwhile
     summary = summarise(records, {**totals, **plan, **_by_part(setup, records, totals)}, parts)
     summary["cost"] = bill(setup.prepared, totals, summary["models"])
     summary["verdict"] = judge(records, room, attainment, looks)
@@ -196,13 +196,13 @@ def _known(seconds: float) -> float | None:
 
 
 def prefers_compiled(setup: RunSetup) -> bool:
-    """Return whether machine code is quicker: cached, or a longer run."""
+    """Return whether machine code is quicker: cached, or a long run."""
     most = _INTERPRETED_REQUESTS if setup.prepared.fleet.residents == 1 else _INTERPRETED_TURNS
     return is_compiled() or setup.workload.description["requests"] > most
 
 
 def _experts(stats: RunStats) -> dict[str, Any]:
-    """Return hits, misses and costs of the expert cache; with a table, bytes and delay alone."""
+    """Return the expert cache's hits, misses and costs; with a table, bytes and delay alone."""
     if stats.expert_uses == 0 and stats.expert_wait_s > 0.0:
         return {"experts": {"fetched_bytes": stats.expert_bytes, "longer_s": stats.expert_wait_s}}
     if stats.expert_uses == 0:

@@ -28,10 +28,10 @@ _loaded: dict[Path, str] = {}  # files that were imported, with the digest of th
 
 
 def settings_folder(folder: str | Path, field: str) -> Path:
-    """Return the resolved path of a folder of the user's settings.
+    """Return the resolved path of a user's folder.
 
     Raises:
-      SettingError: no folder, or a file whose aliases expand to too many values.
+      SettingError: no folder, or aliases in a file expand too much.
     """
     result = Path(folder).expanduser().resolve()
     if not result.is_dir():
@@ -49,13 +49,13 @@ def settings_folder(folder: str | Path, field: str) -> Path:
     return result
 
 
-def _values(node: Any, known: dict[int, float]) -> float:
-    if id(node) not in known:
-        known[id(node)] = math.inf
+def _values(node: Any, counts: dict[int, float]) -> float:
+    if id(node) not in counts:
+        counts[id(node)] = math.inf
         value = node.value if isinstance(node, yaml.CollectionNode) else ()
         parts = (part for one in value for part in (one if isinstance(one, tuple) else (one,)))
-        known[id(node)] = 1.0 + sum(_values(part, known) for part in parts)
-    return known[id(node)]
+        counts[id(node)] = 1.0 + sum(_values(part, counts) for part in parts)
+    return counts[id(node)]
 
 
 def code_in(folder: Path) -> tuple[Path, ...]:
@@ -64,13 +64,13 @@ def code_in(folder: Path) -> tuple[Path, ...]:
 
 
 def load_code(files: Sequence[str | Path]) -> None:
-    """Import files, so that settings can name the policies in them; one may import another.
+    """Import files of policies; one may import another.
 
-    If one has changed, all are imported again; if none has, none.
+    If one has changed, all are imported again.
 
     Raises:
-      SettingError: no such file, or its name is no Python name or another module's.
-      PolicyError: a file that cannot be imported.
+      SettingError: no file, or its name is no free Python name.
+      PolicyError: an import fails.
     """
     paths = {path.stem: path for path in (Path(f).expanduser().resolve() for f in files)}
     for path in paths.values():

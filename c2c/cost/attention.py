@@ -18,11 +18,11 @@ __all__ = [
 def attention_pairs(offset: int, chunk: int, window: int) -> int:
     """Return the causal (query, key) pairs of a prefill chunk, per layer and head.
 
-    The query at position q sees the keys of max(0, q - window + 1) .. q.
+    Query q sees keys max(0, q - window + 1) .. q.
 
     Args:
-      offset: tokens of the prompt already in the KV cache.
-      window: sliding window in tokens; 0: none.
+      offset: cached tokens of the prompt.
+      window: in tokens; 0: none.
     """
     if window <= 0 or offset + chunk <= window:
         return chunk * offset + chunk * (chunk + 1) // 2
@@ -34,7 +34,7 @@ def attention_pairs(offset: int, chunk: int, window: int) -> int:
 
 @formula
 def chunk_kv_tokens(offset: int, chunk: int, window: int) -> int:
-    """Return the cached tokens that a prefill chunk's queries see."""
+    """Return the cached tokens that a prefill chunk reads."""
     if window <= 0 or offset + 1 <= window:
         return offset + chunk
     return window - 1 + chunk
@@ -42,7 +42,7 @@ def chunk_kv_tokens(offset: int, chunk: int, window: int) -> int:
 
 @formula
 def decode_kv_tokens(length: int, window: int) -> int:
-    """Return the cached tokens that a decode step reads at `length`."""
+    """Return the cached tokens that a decode at `length` reads."""
     if window <= 0 or length <= window:
         return length
     return window
@@ -50,7 +50,7 @@ def decode_kv_tokens(length: int, window: int) -> int:
 
 @formula
 def cache_pairs(offset: int, chunk: int, cache: CacheShape) -> int:
-    """Return a prefill chunk's (query, key) pairs, by keys' cache positions."""
+    """Return a prefill chunk's (query, key) pairs by cache positions."""
     pairs = cache.full * attention_pairs(offset, chunk, 0)
     if cache.windowed > 0:
         pairs += cache.windowed * attention_pairs(offset, chunk, cache.window)
@@ -59,7 +59,7 @@ def cache_pairs(offset: int, chunk: int, cache: CacheShape) -> int:
 
 @formula
 def chunk_places(offset: int, chunk: int, cache: CacheShape) -> int:
-    """Return the number of key and value positions that a prefill chunk reads."""
+    """Count positions that a prefill chunk reads."""
     places = cache.full * (offset + chunk)
     if cache.windowed > 0:
         places += cache.windowed * chunk_kv_tokens(offset, chunk, cache.window)
@@ -68,7 +68,7 @@ def chunk_places(offset: int, chunk: int, cache: CacheShape) -> int:
 
 @formula
 def cache_places(tokens: int, cache: CacheShape) -> int:
-    """Return the KV positions of a sequence, without recurrent state."""
+    """Return a sequence's KV positions, without recurrent state."""
     places = cache.full * tokens
     if cache.windowed > 0:
         places += cache.windowed * decode_kv_tokens(tokens, cache.window)

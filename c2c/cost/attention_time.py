@@ -1,4 +1,4 @@
-"""Time of one attention layer over a cache in HBM."""
+"""Time of an attention layer over a cache in HBM."""
 
 from typing import Any
 
@@ -19,13 +19,13 @@ L2_KEEPS, L2_LOSES = 0.7, 1.4
 
 
 def l2_misses(bytes_: npt.ArrayLike, l2_bytes: float) -> Values:
-    """Return the share of a working set that an L2 does not hold."""
+    """Return the share of a working set outside an L2."""
     over = np.asarray(bytes_, float) / l2_bytes - L2_KEEPS
     return np.clip(over / (L2_LOSES - L2_KEEPS), 0.0, 1.0)
 
 
 def pair_s(heads: npt.ArrayLike, head_dim: float, *, slice_: Slice, constants: Constants) -> Any:
-    """Return the seconds of one (query, key) pair in all heads."""
+    """Return the seconds of a (query, key) pair in all heads."""
     peak = slice_.bf16_tflops * 1e12 * constants.prefill_efficiency
     return 4.0 * np.asarray(heads, float) * head_dim / peak
 
@@ -46,8 +46,8 @@ def prefill_attention_s(
     """Return the seconds of a prefill call without its (query, key) pairs.
 
     Args:
-      tokens: total tokens of all prompts, any shape.
-      element_bytes: bytes of one cache or activation element.
+      tokens: of all prompts, any shape.
+      element_bytes: of cache or activations.
     """
     count = np.asarray(tokens, dtype=np.float64)
     queries, keys = np.asarray(heads, float), np.asarray(kv_heads, float)
@@ -66,7 +66,7 @@ def prefill_attention_s(
 def decode_attention_s(
     sequences: npt.ArrayLike, *, kv_heads: npt.ArrayLike, slice_: Slice, constants: Constants
 ) -> Values:
-    """Return the seconds of a decode call without reading the cache."""
+    """Return the seconds of a decode call without cache reads."""
     count = np.asarray(sequences, dtype=np.float64)
     sm_s = constants.decode_head_s * np.asarray(kv_heads, float) * count
     return (count > 0) * (sm_s / slice_.sm_count + constants.decode_floor_s)
@@ -75,11 +75,11 @@ def decode_attention_s(
 def cache_read_s(
     bytes_: npt.ArrayLike, *, slice_: Slice, constants: Constants, repeated: bool = False
 ) -> Values:
-    """Return the seconds that decode takes to read this many bytes of the cache.
+    """Return the seconds of a decode's read of the cache.
 
     Args:
-      bytes_: bytes of keys and values, any shape.
-      repeated: whether the same cache is read repeatedly, so that the L2 holds a part.
+      bytes_: of keys and values, any shape.
+      repeated: whether the L2 holds a part of the previous read.
     """
     moved = np.asarray(bytes_, float)
     from_hbm_s: Values = moved / (slice_.hbm_gbps * 1e9 * constants.decode_hbm_efficiency)

@@ -1,9 +1,9 @@
 """Fit the constants marked `fitted` to full-GPU numbers.
 
-    c2c calibrate claims                # fit again, print stored and fitted values
-    c2c calibrate claims --write        # and store what changed
+    c2c calibrate claims                # print stored and fitted values
+    c2c calibrate claims --write        # and store changes
 
-The published inputs of a fit are under `inputs` in `conf/calibration/<name>.yaml`, by claim id.
+Published inputs are under `inputs` in `conf/calibration/<name>.yaml`, by claim id.
 """
 
 import argparse
@@ -47,7 +47,7 @@ def fit_kernel(
     sym_s: float,
     asym_s: float,
 ) -> KernelFit:
-    """Fit link efficiency and reduction rate to one GEMM's latency under both dataflows."""
+    """Fit link efficiency and reduction rate to a GEMM's latency under both dataflows."""
     from scipy.optimize import least_squares
 
     m, n, k = shape
@@ -68,7 +68,7 @@ def fit_kernel(
 
 
 def fit(name: str = "gh200") -> dict[str, float]:
-    """Return every fitted constant of a calibration, computed from its inputs.
+    """Return a calibration's fitted constants from its inputs.
 
     Raises:
       DataError: the fit does not meet its two targets.
@@ -109,7 +109,7 @@ def fit(name: str = "gh200") -> dict[str, float]:
 
 
 def store(name: str, values: Mapping[str, float]) -> None:
-    """Replace the values of these constants in the calibration file, keeping its comments."""
+    """Replace these constants in the calibration file, keeping comments."""
     path = calibration_path(name)
     text = path.read_text(encoding="utf-8")
     for constant, value in values.items():
@@ -121,7 +121,7 @@ def store(name: str, values: Mapping[str, float]) -> None:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Fit, print stored and fitted values, and store them with `--write`."""
+    """Fit and print; with `--write` store."""
     parser = argparse.ArgumentParser(prog="c2c calibrate claims", description=__doc__)
     parser.add_argument("name", nargs="?", default="gh200")
     parser.add_argument("--write", action="store_true", help="store the fitted values")

@@ -1,4 +1,4 @@
-"""Writer of `conf/calibration/*.yaml`: each constant with its value and source."""
+"""Writer of `conf/calibration/*.yaml`."""
 
 import textwrap
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ _WIDTH = 92
 
 
 def store_constants(name: str, values: Mapping[str, float], sources: Mapping[str, Source]) -> None:
-    """Write the constants into their file; the text before `constants:` stays.
+    """Write constants into their file; the text before `constants:` stays.
 
     Args:
       values: of all constants; carried ones are not written.
@@ -24,7 +24,7 @@ def store_constants(name: str, values: Mapping[str, float], sources: Mapping[str
 
 
 def as_yaml(values: Mapping[str, float], sources: Mapping[str, Source]) -> str:
-    """Return the `constants` section of a calibration file."""
+    """Return a calibration file's `constants` section."""
     lines = [_HEAD.rstrip()]
     for name, source in sources.items():
         lines.append(f"  {name}:")

@@ -135,7 +135,7 @@ class Constants:
         return replace(self, **changed)
 
     def on(self, slice_: Slice) -> "Constants":
-        """Return the constants for a slice; MIG slices use HBM better."""
+        """Return a slice's constants; MIG slices use HBM better."""
         if not slice_.is_cut:
             return self
         shares = {f.name: getattr(self, f.name) for f in fields(self) if _is_of_hbm(f.name)}
@@ -152,7 +152,7 @@ class Constants:
         return {chip: tuple(words) for chip, words in parts.items()}
 
     def switch_s(self, *, moe: bool) -> float:
-        """Return C2CServe's model-switch time on a warm slice, in seconds."""
+        """Return C2CServe's switch seconds on a warm slice."""
         return self.switch_moe_s if moe else self.switch_dense_s
 
     def sllm_init_s(self, *, moe: bool) -> float:
@@ -170,7 +170,7 @@ def calibration_names() -> tuple[str, ...]:
 
 
 def calibration_path(name: str) -> Path:
-    """Return the path of a calibration file."""
+    """Return a calibration file's path."""
     names = calibration_names()
     if name not in names:
         raise SettingError("calibration", name, f"one of {', '.join(names) or '(none found)'}")
@@ -178,7 +178,7 @@ def calibration_path(name: str) -> Path:
 
 
 def calibration_for(platform: str) -> str:
-    """Return the calibration of a platform, or the default one of unmeasured chips."""
+    """Return a platform's calibration, or the default one of unmeasured chips."""
     return platform if platform in calibration_names() else GENERIC
 
 
@@ -187,14 +187,14 @@ def load_constants(name: str = "gh200") -> Constants:
 
     Raises:
       SettingError: unknown name, or a value out of range.
-      DataError: a constant or source is missing, unknown, or carried from a file without it.
+      DataError: a constant or source is missing, unknown or wrongly carried.
     """
     path = calibration_path(name)
     return _parse(_texts(name), name, str(path))
 
 
 def in_sample_claims(name: str = "gh200") -> frozenset[str]:
-    """Return the ids of the claims that constants were fitted to."""
+    """Return the ids of fitted claims."""
     return frozenset(c for s in load_constants(name).sources.values() for c in s.claims)
 
 
@@ -262,7 +262,7 @@ def _parse(texts: tuple[tuple[str, str], ...], name: str, where: str) -> Constan
 
 
 def read_constants(path: Path, names: Collection[str]) -> dict[str, tuple[float, Source]]:
-    """Return the constants and sources of a calibration that belongs to no chip.
+    """Return constants and sources of a calibration without a chip.
 
     Raises:
       DataError: a constant or source is missing or unknown.

@@ -1,4 +1,4 @@
-"""Shares of the host link when several slices stream weights at once."""
+"""Shares of the host link among streaming slices."""
 
 import numpy as np
 import numpy.typing as npt
@@ -14,12 +14,12 @@ __all__ = ["max_min", "max_min_rates"]
 def max_min_rates(
     demands: npt.NDArray[np.float64], n: int, capacity: float, out: npt.NDArray[np.float64]
 ) -> None:
-    """Write the max-min fair share of `capacity` for each of the first `n` demands into `out`.
+    """Write max-min fair shares of `capacity` for the first `n` demands into `out`.
 
     Args:
-      demands: rate that each slice would draw alone, at least 0 or `inf`.
-      capacity: of the link, same unit, at least 0.
-      out: output array, not `demands`.
+      demands: rate of each slice alone, at least 0 or `inf`.
+      capacity: in the same unit, at least 0.
+      out: not `demands`.
     """
     for i in range(n):
         out[i] = -1.0  # not served yet
@@ -48,10 +48,10 @@ def max_min(demands: npt.ArrayLike, capacity: float) -> npt.NDArray[np.float64]:
     """Return the max-min fair shares of `capacity` for `demands`.
 
     Args:
-      demands: rate that each slice would draw alone, at least 0; capacity in the same unit.
+      demands: rate of each slice alone, at least 0; capacity in the same unit.
 
     Raises:
-      SettingError: a demand or the capacity is negative or not a number.
+      SettingError: a negative number or NaN.
     """
     amounts = np.asarray(demands, dtype=np.float64)
     if amounts.ndim != 1 or np.isnan(amounts).any() or (amounts < 0).any():

@@ -29,14 +29,13 @@ class Engine:
 
     Attributes:
       step_overhead_s: host time per step that nothing hides.
-      layer_s: a layer's small kernels (norms, rotary embedding, activation) at few tokens; None:
-        the calibration's.
+      layer_s: a layer's small kernels at few tokens; None: the calibration's.
       request_s: a request before its first step.
-      memory_share: share of the GPU's memory for weights, cache and activations.
+      memory_share: share of the GPU's memory in use.
       chunk_tokens: most tokens of a step.
       max_batch: most requests of a step.
       batch: policy of `system/batch`.
-      host: host time of a step that the GPU hides; none if a graph launches it.
+      host: host time that the GPU hides; none if a graph launches steps.
       sources: of each number.
     """
 
@@ -57,28 +56,27 @@ class Engine:
         """Name and version, as in the output of runs."""
         return f"{self.name} {self.version}"
 
-    def constants(self, known: Constants, host_factor: float | None = None) -> Constants:
-        """Return the constants of a chip with this engine's times of a step and of a layer.
+    def constants(self, base: Constants, host_factor: float | None = None) -> Constants:
+        """Return a chip's constants with this engine's times of step and layer.
 
         Args:
-          host_factor: time of the chip's host over the measured one; None: equal.
+          host_factor: time of the chip's host over the measured one's.
         """
         changed = {"step_overhead_s": self.step_overhead_s}
         if self.layer_s is not None:
             changed["elementwise_s"] = self.layer_s / ELEMENTWISE_KERNELS_PER_LAYER
-        return replace(known.having(changed), host=self.host.scaled(host_factor or 1.0))
+        return replace(base.having(changed), host=self.host.scaled(host_factor or 1.0))
 
 
 def engine_names() -> tuple[str, ...]:
-    """Return the names of the available engines, each with its version."""
+    """Return the available engines' names and versions."""
     return conf_names("engines")
 
 
 def load_engine(name: str) -> Engine:
     """Return an engine by name, or by name and version.
 
-    "vllm" is its newest file, "vllm-0.16" the nearest version; a mode such as "-eager" is named
-    whole.
+    "vllm" is its newest file, "vllm-0.16" the nearest version.
 
     Raises:
       SettingError: no engine of this name.
@@ -103,7 +101,7 @@ def load_engine(name: str) -> Engine:
 
 
 def _parts(version: str) -> tuple[int, ...]:
-    """Return the numbers of a version; a release candidate is before its release.
+    """Return a version's numbers; a release candidate is before its release.
 
     >>> sorted(["1.0.0", "1.0.0rc3", "0.19"], key=_parts)
     ['0.19', '1.0.0rc3', '1.0.0']

@@ -1,4 +1,4 @@
-"""Time of one GEMM over host-resident weights on a slice of a calibrated chip."""
+"""Time of a GEMM over host-resident weights on a slice."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ __all__ = ["gemm_time", "kernel_link_gbps", "time_of"]
 
 
 def kernel_link_gbps(slice_: Slice, constants: Constants, link_gbps: ArrayLike) -> Array:
-    """Return the link rate of one streaming kernel that runs alone (GB/s).
+    """Return the link rate of a streaming kernel alone (GB/s).
 
     It is `link_efficiency` of its slice's cap, and at most the link's capacity.
     """
@@ -38,16 +38,16 @@ def gemm_time(
     groups: ArrayLike = 1.0,
     stored: float | None = None,
 ) -> Prediction:
-    """Return the time of a hybrid GEMM on one slice, alone on the link at `link_gbps`.
+    """Return the time of a hybrid GEMM on one slice, alone on the link.
 
     Args:
       alpha: share of columns for SymGEMM, in [0, 1].
-      link_gbps: capacity of the link, or this slice's share.
-      tiles: tile shapes; default `KernelTiles()`.
-      sm_split: share of SMs for SymGEMM, the paper's alpha; None balances the two paths.
-      element_bytes: bytes of one element.
+      link_gbps: the link's capacity, or this slice's share.
+      tiles: default `KernelTiles()`.
+      sm_split: share of SMs for SymGEMM, the paper's alpha; None: balanced.
+      element_bytes: of an element.
       groups: equal GEMMs in one launch (experts).
-      stored: bytes of one stored weight; default `element_bytes`.
+      stored: of a stored weight; default `element_bytes`.
     """
     tiles = KernelTiles() if tiles is None else tiles
     traffic = gemm_traffic(
@@ -117,6 +117,5 @@ def time_of(
 
 
 def _on_share(work: Array, sms: Array) -> Array:
-    """Return the seconds of `work` SM-seconds on `sms` SMs; no work takes none."""
     some = np.where(sms > 0, sms, 1.0)
     return np.where(work > 0, np.where(sms > 0, work / some, np.inf), 0.0)

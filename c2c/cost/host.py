@@ -1,4 +1,4 @@
-"""Host seconds of a step, which the GPU's work hides where it takes longer."""
+"""Host seconds of a step, hidden by longer work of the GPU."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -17,13 +17,13 @@ Values = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostTime:
-    """Host seconds of an engine that launches a step's kernels one by one, beside the GPU's work.
+    """Host seconds of a step whose kernels are launched one by one.
 
     Attributes:
-      layer_s: seconds of a layer.
-      expert_s: seconds of an expert of one layer.
-      visits: experts of a step: those with rows (hit), or all.
-      sequence_s: seconds of a sequence that gets a token; the GPU waits.
+      layer_s: a layer.
+      expert_s: a layer's expert.
+      visits: experts with rows (hit), or all.
+      sequence_s: a sequence with a new token; the GPU waits.
     """
 
     layer_s: FromZero = 0.0
@@ -35,7 +35,7 @@ class HostTime:
         check_fields(self, "host")
 
     def scaled(self, factor: float) -> "HostTime":
-        """Return the times on a host that takes `factor` times as long."""
+        """Return the times on a host slower by `factor`."""
         return HostTime(
             layer_s=factor * self.layer_s, expert_s=factor * self.expert_s, visits=self.visits,
             sequence_s=factor * self.sequence_s,

@@ -18,7 +18,7 @@ _KEYS = {"operand_bytes", "source", "constants"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernel:
-    """Kernels of one precision, with operands of `operand_bytes` on the tensor cores.
+    """Kernels of one precision, with `operand_bytes` on the tensor cores.
 
     `constants` replace those of the chip's calibration.
     """
@@ -50,7 +50,7 @@ def _kernels(chip: str, _folder: Path) -> Mapping[str, Kernel]:
 # A chip computes in a precision if its file has a section for it. Without one, weights are widened:
 # the kernel is the 16-bit one, over the stored bytes.
 def kernel_of(constants: Constants, name: str, width: float) -> tuple[Constants, float]:
-    """Return constants and operand width of a precision, 16 bits by default."""
+    """Return a precision's constants and operand width, 16 bits by default."""
     if (kernel := kernels(constants.name).get(name)) is None:
         return constants, width
     return constants.having(kernel.constants), kernel.operand_bytes

@@ -1,4 +1,4 @@
-"""Step times of a user's own in place of modelled ones."""
+"""A user's step times in place of modelled ones."""
 
 from __future__ import annotations
 
@@ -19,15 +19,14 @@ __all__ = ["StepTimes", "step_times", "timed"]
 class StepTimes:
     """Seconds of a model's steps, alone on the link.
 
-    Curves are linear, constant below their sizes, and go on with their last slope above. A step
-    with both kinds of tokens takes its prompts' time, and what its decodes add to a decode step of
-    that size.
+    Curves are linear, constant below, with the last slope above. A mixed step takes its prompts'
+    time, and what its decodes add to a decode step.
 
     Attributes:
       step_s: of every step, beside the curves.
       prefill_s: of so many prompt tokens alone.
-      decode_s: of so many decodes alone, without reads of the cache.
-      cached_token_s: of each cached token that a decode reads.
+      decode_s: of so many decodes alone, without cache reads.
+      cached_token_s: of each cached token read.
     """
 
     step_s: FromZero = 0.0
@@ -39,16 +38,16 @@ class StepTimes:
         check_fields(self)
 
 
-def step_times(given: object, where: str) -> StepTimes:
+def step_times(settings: object, where: str) -> StepTimes:
     """Return step times from a mapping of settings.
 
     Raises:
-      SettingError: an unknown field, a size that is no whole number above 0, a negative time.
+      SettingError: an unknown field, a bad size or time.
     """
-    if not isinstance(given, Mapping):
-        raise SettingError(where, given, "a mapping, such as {step_s: 0.02}")
-    check_keys(given, [f.name for f in fields(StepTimes)], where)
-    times: dict[str, Any] = dict(given)
+    if not isinstance(settings, Mapping):
+        raise SettingError(where, settings, "a mapping, such as {step_s: 0.02}")
+    check_keys(settings, [f.name for f in fields(StepTimes)], where)
+    times: dict[str, Any] = dict(settings)
     for name in ("prefill_s", "decode_s"):
         curve = times.get(name, {})
         if not isinstance(curve, Mapping):
@@ -62,12 +61,12 @@ def step_times(given: object, where: str) -> StepTimes:
     except SettingError as error:
         raise SettingError(f"{where}.{error.field}", error.value, error.allowed) from None
     if not (result.step_s or result.prefill_s or result.decode_s):
-        raise SettingError(where, dict(given), "step_s, prefill_s or decode_s")
+        raise SettingError(where, dict(settings), "step_s, prefill_s or decode_s")
     return result
 
 
 def timed(table: StepTable, times: StepTimes) -> StepTable:
-    """Return the costs of a model's steps with other seconds."""
+    """Return a model's step costs with other seconds."""
     prompts = _curve(times.prefill_s, len(table.prefill_attention_s))
     decodes = _curve(times.decode_s, len(table.body_s))
     return replace(

@@ -22,8 +22,8 @@ __all__ = ["ChunkProfile", "chunk_profile"]
 class ChunkProfile:
     """TTFT (in chunks of one size) and resource needs, by candidate chunk size.
 
-    `hbm_gbps_needed`: HBM bytes over the TTFT target. `compute_share`: tensor-core time over the
-    TTFT target. `link_gbps_needed`: link bytes over it.
+    All over the TTFT target: `hbm_gbps_needed`: HBM bytes, `link_gbps_needed`: link bytes,
+    `compute_share`: tensor-core time.
     """
 
     chunks: npt.NDArray[np.int64]
@@ -49,14 +49,14 @@ def chunk_profile(
 
     Args:
       ttft_target_s: L_TTFT.
-      rate_gbps: link rate of the slice; None: as much as it can draw.
+      rate_gbps: of the slice; None: as much as it can draw.
       alpha_index: column of the table.
 
     Raises:
       SettingError: a chunk outside the table, an empty prompt or a target not above 0.
 
     Source: C2CServe section 6.3, BW_HBM = (gamma_X S_X + gamma_O S_O) / L_TTFT. The gammas are
-    counted traffic; the paper's formula is for one GEMM, ours sums over the request.
+    counted traffic, summed over the request's GEMMs.
     """
     sizes = np.asarray(chunks, dtype=np.int64)
     if sizes.ndim != 1 or not len(sizes) or (sizes < 1).any() or (sizes > table.max_tokens).any():

@@ -1,4 +1,4 @@
-"""Step costs of several equal GPUs that compute one model together."""
+"""Step costs of several equal GPUs as one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ACTIVATION_BYTES = 2  # bytes of a summed value, also if GEMMs use narrower ones
 
 
 def all_reduce_s(nbytes: npt.ArrayLike, ranks: Ranks) -> Values:
-    """Return the seconds of an all-reduce of so many bytes, any shape."""
+    """Return the seconds of an all-reduce of bytes, any shape."""
     sizes = np.asarray(nbytes, np.float64)
     return np.where(
         sizes > 0, ranks.latency_s + _wire_bytes(sizes, ranks) / (ranks.gbps * 1e9), 0.0
@@ -26,12 +26,12 @@ def all_reduce_s(nbytes: npt.ArrayLike, ranks: Ranks) -> Values:
 
 
 def ranks_table(table: StepTable, spec: ModelSpec, ranks: Ranks) -> StepTable:
-    """Return the step costs of all ranks, from one rank's and collectives that overlap nothing.
+    """Return all ranks' step costs, with collectives that overlap nothing.
 
     Seconds are per rank; bytes and the link's rate are sums over the ranks.
 
     Args:
-      table: step costs of one rank, alone on its link.
+      table: of one rank, alone on its link.
     """
     n, width = ranks.count, max(spec.dtype_bytes, ACTIVATION_BYTES)
     tokens, rows = np.arange(table.max_tokens + 1.0), np.arange(table.max_rows + 1.0)
@@ -54,5 +54,5 @@ def ranks_table(table: StepTable, spec: ModelSpec, ranks: Ranks) -> StepTable:
 
 
 def _wire_bytes(nbytes: Values, ranks: Ranks) -> Values:
-    """Return the bytes that each rank sends, and receives, in an all-reduce."""
+    """Return the bytes sent, and received, by a rank in an all-reduce."""
     return 2.0 * (ranks.count - 1) / ranks.count * nbytes

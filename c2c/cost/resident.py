@@ -44,7 +44,7 @@ MANY_WAVES: Final = 4.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResidentTime:
-    """Seconds and HBM bytes of GEMMs over resident weights; fields broadcast over the inputs.
+    """Seconds and HBM bytes of GEMMs over resident weights, broadcast over inputs.
 
     `compute_s` and `hbm_s` are the chosen tile's; `total_s` combines them and adds the launch.
     """
@@ -85,17 +85,17 @@ def resident_gemm_time(
     tiles: Sequence[tuple[int, int]] = TILES,
     k_slices: Sequence[int] = K_SLICES,
 ) -> ResidentTime:
-    """Return the time of a GEMM over resident weights with the best tile shape and split of K.
+    """Return the time of a GEMM over resident weights at its best tile and split of K.
 
     Args:
       m: rows; 0 takes no time. m, n and k broadcast.
       n: output columns.
       k: depth.
-      element_bytes: bytes of an element of X and W; O has 2 or more.
-      repeats: back-to-back runs, which reach the power limit; 0: the caller adds that.
-      turns: weight matrices of such runs, of which the L2 keeps some; 0: it keeps none.
-      stored: bytes of one stored weight; default `element_bytes`.
-      tiles: (rows, columns) of each tile of the menu.
+      element_bytes: of X and W; O has 2 or more.
+      repeats: back-to-back runs, at the power limit; 0: the caller adds that.
+      turns: weight matrices of such runs, some in the L2; 0: none.
+      stored: of a stored weight; default `element_bytes`.
+      tiles: (rows, columns) of each tile.
       k_slices: allowed numbers of parts of K.
     """
     rows, columns, deep = np.broadcast_arrays(*(np.asarray(v, np.float64) for v in (m, n, k)))
@@ -132,7 +132,7 @@ def resident_gemm_time(
 
 
 def throttled_s(compute_s: npt.ArrayLike, busy_s: npt.ArrayLike, constants: Constants) -> Values:
-    """Return the extra compute time caused by the chip's power limit."""
+    """Return the extra compute seconds by the power limit."""
     onset = (np.asarray(busy_s, float) / BUSY_S) ** ONSET
     longer_s: Values = (
         np.asarray(compute_s, float) * constants.gemm_throttle * (onset / (1.0 + onset))
@@ -155,16 +155,16 @@ def expert_layer_time(
     over: int = 1,
     gated: bool = True,
 ) -> ResidentTime:
-    """Return the time of one MoE layer's fused experts, gate and up and then down.
+    """Return the time of an MoE layer's fused experts.
 
     Args:
       tokens: any shape; 0 takes no time.
-      hidden, intermediate: width of the model and of one expert.
+      hidden, intermediate: widths of model and expert.
       experts, experts_per_token: in all and per token.
-      routing: distribution over experts; default: independent.
-      stored: bytes of one stored weight; default `element_bytes`.
-      over: GPUs that share the experts, with a mean load.
-      gated: whether an expert has a gate.
+      routing: default: independent.
+      stored: of a stored weight; default `element_bytes`.
+      over: GPUs that share the experts equally.
+      gated: whether experts have gates.
     """
     count = np.asarray(tokens, dtype=np.float64)
     load = expert_load(count, experts, experts_per_token, routing or Routing())
@@ -185,8 +185,8 @@ def routed_time(
 
     Args:
       active: experts with rows.
-      routed: rows of all experts together; 0 takes no time.
-      tiles_of: tiles of the experts' rows, by the rows of a tile in `EXPERT_ROWS`.
+      routed: rows of all experts; 0 takes no time.
+      tiles_of: tiles by a tile's rows in `EXPERT_ROWS`.
       hidden, intermediate, slice_, constants, element_bytes, stored, gated: see
         `expert_layer_time`.
     """

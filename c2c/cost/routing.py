@@ -1,4 +1,4 @@
-"""Distribution of a step's tokens over the experts of an MoE layer."""
+"""Distribution of a step's tokens over an MoE layer's experts."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class Routing:
     """Distribution of tokens over experts.
 
     `independent`: each token chooses uniformly. `balanced`: equal rows, as far as possible.
-    `power_law`: loads follow a bounded Pareto distribution of exponent `skew`, above 0 and not 1.
+    `power_law`: bounded Pareto loads of exponent `skew`, above 0 and not 1.
 
     Source: aiconfigurator (`power_law_logits`).
     """
@@ -42,7 +42,7 @@ class Routing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertLoad:
-    """Number of active experts and of the tiles of their rows."""
+    """Active experts, and tiles of their rows."""
 
     active: Values
     tiles: Callable[[int], Values]

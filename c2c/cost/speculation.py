@@ -1,4 +1,4 @@
-"""Costs of decodes whose tokens a draft proposes and the model verifies."""
+"""Costs of decodes with drafted tokens."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def tokens_a_pass(tokens: int, acceptance: float) -> float:
     """Return the mean tokens that a pass of the model yields for one sequence.
 
     Args:
-      tokens: drafted tokens that a pass verifies.
-      acceptance: probability that a draft is accepted where those before it were.
+      tokens: drafts that a pass verifies.
+      acceptance: probability of a draft after accepted ones.
 
     Source: Leviathan et al., arXiv:2211.17192, equation 1.
     """
@@ -26,13 +26,13 @@ def tokens_a_pass(tokens: int, acceptance: float) -> float:
 def speculated(
     table: StepTable, tokens: int, acceptance: float, draft: StepTable | None, draft_bytes: float
 ) -> StepTable:
-    """Return the costs of steps that yield one token of each decode in the mean.
+    """Return the costs of steps that yield one mean token a decode.
 
     Args:
-      table: costs of the model, with rows for a whole pass.
-      tokens: drafted tokens of a decode that a pass verifies.
+      table: with rows for a whole pass.
+      tokens: drafts of a decode that a pass verifies.
       draft: costs of the draft; None: none.
-      draft_bytes: weights that a step of the draft reads.
+      draft_bytes: weights that a draft step reads.
     """
     passes = 1.0 / tokens_a_pass(tokens, acceptance)
     table = replace(

@@ -1,4 +1,4 @@
-"""Cost of one engine step of one model on one slice."""
+"""Cost of an engine's step of a model on a slice."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -60,15 +60,14 @@ ELEMENTWISE_KERNELS_PER_LAYER = 4
 class StepTable:
     """Step costs of a model on one slice with one dataflow, alone on the link.
 
-    `body_*[t, a]`: all layers' GEMMs, elementwise kernels and launches for t tokens (prefill and
-    decodes) at `alphas[a]`. `head_*[r, a]`: output projection for r rows that need logits.
-    Attention of all layers is added: `kv_read_s_per_token` per cached token read, `attn_s_per_pair`
-    per (query, key) pair of prefill, `prefill_attention_s[t]` for t tokens of a chunk,
-    `decode_attention_s[n]` for n decodes. Row 0 of all is 0. `sparse` is what attention reads where
-    that is less than `cache`, which a sequence holds (a window's tokens). `step_overhead_s` is
-    added once per step. `body_*` has the host's time beyond the GPU's. `link_cap_gbps`: link rate
-    of this slice alone. With speculation a step with decodes takes `passes` of a pass over
-    `verified` more rows for each.
+    `body_*[t, a]`: all layers' GEMMs, elementwise kernels and launches for t tokens at `alphas[a]`.
+    `head_*[r, a]`: output projection for r rows that need logits. Attention of all layers is added:
+    `kv_read_s_per_token` per cached token read, `attn_s_per_pair` per (query, key) pair of prefill,
+    `prefill_attention_s[t]` for t tokens of a chunk, `decode_attention_s[n]` for n decodes. Row 0
+    of all is 0. `sparse` is what attention reads where that is less than `cache`, which a sequence
+    holds (a window's tokens). `step_overhead_s` is once per step; `body_*` has the host's excess.
+    `link_cap_gbps`: link rate of this slice alone. With speculation a step with decodes takes
+    `passes` of a pass over `verified` more rows for each.
     """
 
     alphas: Grid
@@ -100,22 +99,22 @@ class StepTable:
 
     @property
     def max_rows(self) -> int:
-        """Largest number of rows that need logits in a step."""
+        """Most rows with logits in a step."""
         return len(self.head_s) - 1
 
     @property
     def reads(self) -> CacheShape:
-        """Cache positions that attention reads, in the unit of `cache`."""
+        """Cache positions read by attention, in `cache`'s unit."""
         return self.cache if self.sparse is None else self.sparse
 
     @property
     def decode_read_s_per_token(self) -> float:
-        """Seconds of a cached token that a decode reads, with the draft."""
+        """Seconds of a cached token in a decode, with the draft."""
         return self.passes * self.kv_read_s_per_token + self.draft_read_s_per_token
 
     @property
     def decode_reads(self) -> float:
-        """Reads of a cached token for a decoded one, by model and draft."""
+        """Reads of a cached token by a decoded one, draft included."""
         return self.passes + self.draft_kv_reads
 
     @property
@@ -139,7 +138,7 @@ class StepCost:
 
 
 def elementwise_bytes_per_token(spec: ModelSpec) -> int:
-    """Return the HBM bytes per token of all kernels but GEMMs and attention's KV reads.
+    """Return HBM bytes per token of all but GEMMs and KV reads.
 
     Each tensor counts once read or written: a layer's norms with residual, rotary embedding, v into
     the cache, attention's q and output, activation. Once: the embedding row and the final norm.
@@ -157,7 +156,7 @@ def elementwise_bytes_per_token(spec: ModelSpec) -> int:
 
 
 def launched(table: StepTable, launch_s: float) -> StepTable:
-    """Return the costs with decodes launched kernel by kernel in `launch_s`."""
+    """Return the costs with decodes launched kernel by kernel."""
     rows = np.arange(len(table.decode_attention_s))
     head_s = table.head_s.min(axis=1)[np.minimum(rows, table.max_rows)]
     gpu_s = table.body_s.min(axis=1)[rows] + head_s + table.decode_attention_s
@@ -182,21 +181,21 @@ def step_table(
     routing: Routing | None = None,
     experts_over: int = 1,
 ) -> StepTable:
-    """Return a model's step costs on a slice for all token counts up to `max_tokens`.
+    """Return a model's step costs on a slice.
 
     Args:
-      link_gbps: total capacity of the link.
+      link_gbps: of the whole link.
       max_tokens: most tokens of a step, prefill and decodes.
-      max_rows: most sequences that need logits in a step.
+      max_rows: most rows with logits.
       alphas: column splits, in [0, 1].
-      weights: "host": streamed over the link; "hbm": resident; "staged": each layer, all experts
-        included, is copied ahead. Alpha affects "host" alone.
-      cluster: CTAs along M that share a weight tile by multicast.
-      routing: tokens over experts; default: independent.
-      experts_over: GPUs that share a layer's experts, with a mean load.
+      weights: "host": streamed; "hbm": resident; "staged": each layer, with all experts, is copied
+        ahead. Alpha affects "host" alone.
+      cluster: CTAs along M that share a weight tile.
+      routing: default: independent.
+      experts_over: GPUs that share a layer's experts.
 
     Raises:
-      SettingError: a value out of range, or kernels that the chip lacks.
+      SettingError: a value out of range, or no such kernels.
     """
     split = np.asarray(alphas, dtype=np.float64)
     if split.ndim != 1 or not len(split) or not ((split >= 0) & (split <= 1)).all():
@@ -306,10 +305,10 @@ def step_table(
 
 
 def at_best_alpha(table: StepTable, gbps: float) -> StepTable:
-    """Return a table whose only alpha is the best one for each size at a rate of the link.
+    """Return a table with the best alpha of each size at a rate of the link.
 
     Args:
-      gbps: the rate that the slice has beside others, 1e9 bytes/s.
+      gbps: the slice's rate beside others, 1e9 bytes/s.
     """
 
     def best(alone_s: Grid, link_bytes: Grid, hbm_bytes: Grid) -> tuple[Grid, Grid, Grid]:
@@ -362,7 +361,7 @@ def _rows_and_groups(
 
 
 def _stored(gemm: Gemm, spec: ModelSpec) -> float:
-    """Return the bytes of a stored weight, its share of scales included."""
+    """Return a stored weight's bytes, its share of scales included."""
     return gemm_bytes(spec, gemm) / (gemm.k * gemm.n)
 
 
@@ -378,8 +377,6 @@ def _column(values: Grid | float) -> Grid:
 
 @dataclass(slots=True)
 class _Sum:
-    """Running totals over the GEMMs of a step."""
-
     seconds: Grid
     link_bytes: Grid
     hbm_bytes: Grid
@@ -414,16 +411,16 @@ def step_time(
     """Return the cost of one step in closed form.
 
     Args:
-      context_tokens: tokens of the same prompt already cached.
-      decode_kv_tokens: cached tokens read by the decodes, the mean over layers.
+      context_tokens: cached tokens of the same prompt.
+      decode_kv_tokens: read by the decodes, mean over layers.
       alpha_index: column of the table.
-      rate_gbps: link rate of the slice; None: as much as it can draw.
+      rate_gbps: of the slice; None: as much as it can draw.
 
     Returns:
       Duration and bytes; below its average demand, the time of its link bytes.
 
     Raises:
-      SettingError: more tokens or rows than the table's, or a rate not above 0.
+      SettingError: too many tokens or rows, or a rate not above 0.
     """
     passes = table.passes if decode_seqs > 0 else 1.0
     tokens = int(prefill_tokens / passes + 0.5) + decode_seqs * (1 + table.verified)

@@ -13,7 +13,7 @@ __all__ = ["KernelTiles", "Tiles"]
 class Tiles:
     """Tile shape of one dataflow.
 
-    `tm` x `tn` outputs a CTA, `tk` the depth of a stage, `kc` of AsymGEMM's pinned weight tile,
+    `tm` x `tn` outputs a CTA, `tk` a stage's depth, `kc` of AsymGEMM's pinned weight tile,
     `stages` of the load pipeline.
     """
 

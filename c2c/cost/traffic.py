@@ -29,8 +29,7 @@ _SUM_BYTES = 4  # of an accumulator, float32
 class Traffic:
     """Traffic and work of one GEMM; every field broadcasts over the inputs' shapes.
 
-    `*_mma_flops` include padding; `flops` are the useful ones. `*_tile_*` describe the largest
-    piece of one CTA.
+    `*_mma_flops` include padding, `flops` do not. `*_tile_*` are of a CTA's largest piece.
     """
 
     link_bytes: Array
@@ -70,7 +69,7 @@ def gemm_traffic(
     element_bytes: int = 2,
     groups: ArrayLike = 1.0,
 ) -> Traffic:
-    """Return the bytes and operations of a hybrid GEMM `O[M,N] = X[M,K] W[K,N]`, W in host memory.
+    """Return bytes and operations of a hybrid GEMM `O[M,N] = X[M,K] W[K,N]`, W in host memory.
 
     Link: SymGEMM reads its columns of W once per M tile (or cluster), AsymGEMM once.
 
@@ -143,9 +142,9 @@ def gemm_traffic(
 
 
 def asym_accumulation_steps(m: ArrayLike, n: ArrayLike, k: ArrayLike, tiles: Tiles) -> Array:
-    """Return the partial tiles that AsymGEMM adds to O: M tiles x column strips x K slices.
+    """Return AsymGEMM's partial tiles: M tiles x column strips x K slices.
 
-    Source: C2CServe section 5.2.3, Fig. 8; its fewer HBM transactions are taken as their number.
+    Source: C2CServe section 5.2.3, Fig. 8; its HBM transactions are taken as their number.
     """
     m, n, k = (np.asarray(v, dtype=float) for v in (m, n, k))
     return np.ceil(m / tiles.tm) * np.ceil(n / tiles.tn) * np.ceil(k / tiles.kc)
@@ -154,7 +153,7 @@ def asym_accumulation_steps(m: ArrayLike, n: ArrayLike, k: ArrayLike, tiles: Til
 def onchip_bytes(
     tiles: Tiles, *, weight_stationary: bool, element_bytes: int = 2
 ) -> tuple[int, int]:
-    """Return (shared memory, accumulator registers) of one CTA, in bytes."""
+    """Return (shared memory, accumulator registers) of a CTA, bytes."""
     if weight_stationary:
         loads = tiles.stages * tiles.tm * tiles.tk + tiles.kc * tiles.tn
     else:

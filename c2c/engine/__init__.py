@@ -1,4 +1,4 @@
-"""Live engine: the serving loop in real time, worker processes, an OpenAI-compatible API."""
+"""Live engine: the serving loop in real time, workers, an OpenAI-compatible API."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

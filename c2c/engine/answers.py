@@ -1,4 +1,4 @@
-"""Tokens and request ends for the front, sent while no worker waits."""
+"""Tokens and ends for the front, sent while no worker waits."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FAILED: Final = {  # failure code of a loop record: outcome for the front
 
 
 class Answers:
-    """Queue of tokens and ends, sent together after the current event."""
+    """Queue of tokens and ends, sent after the current event."""
 
     def __init__(self, between: Between, send: Callable[..., None]) -> None:
         """Create a queue; `between` schedules its sending by `send`."""
@@ -49,7 +49,7 @@ class Answers:
         self._hold(request, None, tokens)
 
     def end(self, request: int, why: str, retry_s: float = 0.0) -> None:
-        """Queue a request's end: its reason, and seconds until a retry may succeed."""
+        """Queue a request's end: reason, and seconds until a retry."""
         self._hold(request, why, retry_s)
 
     def _hold(self, *answer: Any) -> None:
@@ -62,11 +62,11 @@ class Answers:
         self._send(*(_frame(*answer) for answer in answers))
 
 
-def _frame(request: int, what: int | str | None, more: Any) -> say.Answered:
-    if what is None and isinstance(more, int):
+def _frame(request: int, event: int | str | None, more: Any) -> say.Answered:
+    if event is None and isinstance(more, int):
         return say.Tokens(request=request, tokens=(), found=more)
-    if what is None:
+    if event is None:
         return say.Tokens(request=request, tokens=(), prompt=more)
-    if isinstance(what, str):
-        return say.Ended(request=request, why=what, retry_s=more)
-    return say.Tokens(request=request, tokens=(what,), scores=() if more is None else (more,))
+    if isinstance(event, str):
+        return say.Ended(request=request, why=event, retry_s=more)
+    return say.Tokens(request=request, tokens=(event,), scores=() if more is None else (more,))

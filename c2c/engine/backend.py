@@ -93,7 +93,7 @@ class LiveBackend:
         return time.monotonic() - self._start_s
 
     def serve(self, take: Callable[[Event], None]) -> None:
-        """Pass each event to `take`; those during one wait for its end."""
+        """Pass each event to `take`; those during one wait."""
         self._take = take
         self._take_all()
 
@@ -166,7 +166,7 @@ class LiveBackend:
                 self._send(place, say.Drop(model=model))
 
     def fetched(self, model: str, *, failed: bool) -> None:
-        """Resume the work that waits for weights, or drop it."""
+        """Resume or drop the work that waits for weights."""
         for place in self._places:
             doing = place.doing if place.is_waiting else None
             if doing is None or self.names[doing.action.model] != model:
@@ -247,8 +247,8 @@ class LiveBackend:
         if place.relayout is not None:
             self._send(place, relayout_of(instance, place.relayout))
 
-    def _relaid(self, place: Place, asked: Relayout) -> None:
-        place.relayout, place.variant, place.moved = None, asked.version, asked.kv_homes
+    def _relaid(self, place: Place, relayout: Relayout) -> None:
+        place.relayout, place.variant, place.moved = None, relayout.version, relayout.kv_homes
         self.put(Relaid(at_s=self.now_s(), device=place.device))
 
     def _resume(self, place: Place) -> None:
@@ -422,7 +422,7 @@ class LiveBackend:
         self._on_step(load_row(place, doing, frame, name, sent_s, now_s))
 
     def lost(self, place: Place, *, for_good: bool, by_others: bool) -> None:
-        """Handle the loss of a slot's process and its state."""
+        """Handle the loss of a process and its state."""
         was_told = place.link is not None  # else the process was never ready
         self._between.heard(place.device)
         self._between.catch_up()  # records refer to the old process
@@ -453,7 +453,7 @@ class LiveBackend:
                 self._store.stop(self.names[model])
 
     def _find_blame(self, doing: Doing, *, is_blamed: bool) -> None:
-        """Count a loss against a request alone in the step, else compute each alone, to find it.
+        """Count a loss against a request alone in the step, else compute each alone.
 
         A loss with an external cause counts against none.
         """

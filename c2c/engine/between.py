@@ -1,4 +1,4 @@
-"""Scheduler process between reports: postponed work, polling for due reports."""
+"""Scheduler between reports: postponed work, polling for due reports."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Between:
             work(*args)
 
     def expect(self, device: int, kind: Hashable) -> None:
-        """Expect a device's step; polled for if its kind was timed."""
+        """Expect a device's step, polled for if its kind was timed."""
         if not self._looks:
             return
         now_s = self._clock()

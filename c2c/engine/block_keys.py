@@ -1,4 +1,4 @@
-"""Keys of prompt blocks: hashes of the model and all tokens so far."""
+"""Keys of prompt blocks, by model and all tokens so far."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _BYTES = 4 * PAGE_TOKENS  # of a block's tokens
 
 
 def block_keys(model: str, ids: Sequence[int]) -> tuple[int, ...]:
-    """Return the keys of a prompt's whole blocks of 64 tokens that end before its last token.
+    """Return the keys of a prompt's whole blocks of 64 tokens before its last token.
 
     A key is signed, the first 8 bytes of the block's chained hash.
     """

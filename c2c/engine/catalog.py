@@ -21,7 +21,7 @@ _MOST_SKIPPED = 8  # folders named in the note
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """Checkpoint of a catalog; `failed` is the reason if it cannot be served, else ""."""
+    """Checkpoint of a catalog; `failed`: reason against it, or ""."""
 
     name: str
     path: Path
@@ -34,16 +34,16 @@ class Entry:
 
 # A catalog may be Hugging Face's cache, or have a folder for each organisation.
 def find_models(catalog: Path, note: Callable[[str], None] = lambda _: None) -> tuple[Entry, ...]:
-    """Return the models of a catalog, by name; weights are not read.
+    """Return a catalog's models, by name; weights are not read.
 
-    A checkpoint has the name of its folder or file, or `folder/name`; a repository of Hugging
-    Face's cache is `org/name`, with the snapshot of `refs/main`, else the newest.
+    A checkpoint's name is its folder's or file's, or `folder/name`; in Hugging Face's cache
+    `org/name`, with the snapshot of `refs/main`, else the newest.
 
     Args:
-      catalog: a folder of checkpoints, a checkpoint's folder, or a GGUF file.
+      catalog: folder of checkpoints, a checkpoint, or a GGUF file.
 
     Raises:
-      SettingError: no checkpoint, two of the same name, or one outside the folder.
+      SettingError: no checkpoint, an equal name, or one outside the folder.
     """
     if not catalog.exists():
         raise SettingError("catalog", str(catalog), "a folder of checkpoints, or a checkpoint")

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from c2c.transformer.running.drawing import words
+from c2c.transformer.running.sampling_stages import words
 from c2c.transformer.text.tokenizer import Tokenizer
 
 __all__ = ["Constraint", "Grammars"]
@@ -30,10 +30,10 @@ class _Vocabulary:
 
 
 class Grammars:
-    """Grammars over a model's tokens; a large vocabulary takes a second."""
+    """Grammars over a model's tokens; large vocabularies take a second."""
 
     def __init__(self, tokenizer: Tokenizer, vocab: int) -> None:
-        """Read the text of every token."""
+        """Read every token's text."""
         from llguidance import LLTokenizer
 
         spelling = tokenizer.spelling
@@ -46,12 +46,12 @@ class Grammars:
         self.vocab = vocab
         self._tokens = LLTokenizer(wrapped, n_vocab=vocab + 1, eos_token=vocab)
 
-    def begin(self, grammar: str, drawn: Sequence[int]) -> Constraint:
-        """Return the constraint of a text."""
+    def begin(self, grammar: str, tokens: Sequence[int]) -> Constraint:
+        """Return a text's constraint."""
         from llguidance import LLMatcher
 
         matcher = LLMatcher(self._tokens, grammar, log_level=0)
-        for token in drawn:
+        for token in tokens:
             matcher.consume_token(token)
         return Constraint(matcher, self.vocab)
 
@@ -68,7 +68,7 @@ class Constraint:
         return bool(self._matcher.is_error())
 
     def mask(self, ends: Collection[int]) -> np.ndarray:
-        """Return the mask of allowed tokens: uint32 [words], a bit a token."""
+        """Return the allowed tokens: uint32 [words], a bit a token."""
         if self.has_failed:  # reported with the next token
             return np.full(words(self._vocab), 2**32 - 1, np.uint32)
         result = np.zeros(words(self._vocab), np.uint32)
@@ -79,6 +79,6 @@ class Constraint:
         return result
 
     def take(self, token: int) -> bool:
-        """Take a drawn token; return whether the text must end."""
+        """Take a token; return whether the text must end."""
         self._matcher.consume_token(token)
         return bool(self._matcher.is_stopped())

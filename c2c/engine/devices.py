@@ -1,4 +1,4 @@
-"""GPUs and MIG instances, and the binding of workers to them."""
+"""GPUs and MIG instances, and workers' binding to them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Device:
 
 
 def find_devices() -> tuple[Device, ...]:
-    """Return this machine's devices: the MIG instances of a GPU in MIG mode, else itself.
+    """Return this machine's devices: MIG instances of a GPU in MIG mode, else itself.
 
     Raises:
       DataError: no driver answers.
@@ -99,7 +99,7 @@ def _device(nvml: Any, handle: Any, *, parent: str | None) -> Device:
 
 
 def free_bytes(device: Device) -> int:
-    """Return the bytes of a device's memory that no process holds.
+    """Return a device's free bytes.
 
     Raises:
       DataError: no driver answers.
@@ -109,41 +109,41 @@ def free_bytes(device: Device) -> int:
         return int(nvml.nvmlDeviceGetMemoryInfo(handle).free)
 
 
-def _text(given: str | bytes) -> str:
-    return given.decode() if isinstance(given, bytes) else given
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value
 
 
 def pick(
-    found: Sequence[Device], workers: int, asked: Sequence[str] | None, *, each: int = 1
+    devices: Sequence[Device], workers: int, uuids: Sequence[str] | None, *, per_worker: int = 1
 ) -> tuple[Device, ...]:
-    """Return the devices of all workers, in the order of the workers.
+    """Return the devices of all workers, in order.
 
     Args:
-      asked: UUIDs, in order; None: the first available ones.
-      each: devices of a worker.
+      uuids: in order; None: the first ones.
+      per_worker: devices of a worker.
 
     Raises:
       SettingError: a UUID is unknown or repeated, devices do not fit, or a worker would have
-        several MIG instances: CUDA shows one.
+        several MIG instances (CUDA shows one).
     """
-    by_uuid = {device.uuid: device for device in found}
-    if asked is None:
-        chosen = tuple(found[: workers * each])
+    by_uuid = {device.uuid: device for device in devices}
+    if uuids is None:
+        chosen = tuple(devices[: workers * per_worker])
     else:
-        for uuid in asked:
+        for uuid in uuids:
             if uuid not in by_uuid:
                 raise SettingError(
                     "devices", uuid, f"one of {', '.join(by_uuid) or '(none found)'}"
                 )
-        if len(set(asked)) < len(asked):
-            raise SettingError("devices", list(asked), "different devices")
-        chosen = tuple(by_uuid[uuid] for uuid in asked)
-    if len(chosen) != workers * each:
-        for_each = f"one for {'each device' if each == 1 else f'{each} devices'}"
-        raise SettingError("workers", workers, f"{len(chosen) // each}, {for_each}")
+        if len(set(uuids)) < len(uuids):
+            raise SettingError("devices", list(uuids), "different devices")
+        chosen = tuple(by_uuid[uuid] for uuid in uuids)
+    if len(chosen) != workers * per_worker:
+        for_each = f"one for {'each device' if per_worker == 1 else f'{per_worker} devices'}"
+        raise SettingError("workers", workers, f"{len(chosen) // per_worker}, {for_each}")
     instances = [device.uuid for device in chosen if device.parent is not None]
-    if each > 1 and instances:
-        raise SettingError("devices", instances, f"whole GPUs with {each} devices a worker")
+    if per_worker > 1 and instances:
+        raise SettingError("devices", instances, f"whole GPUs with {per_worker} devices a worker")
     if len({(device.memory_bytes, device.sm_count) for device in chosen}) > 1:
         sizes = ", ".join(f"{d.uuid} {d.memory_bytes} B, {d.sm_count} SMs" for d in chosen)
         raise SettingError("devices", sizes, "devices of one size")
@@ -153,7 +153,7 @@ def pick(
 # NVML is only read. A worker's process starts with its UUIDs in `CUDA_VISIBLE_DEVICES`, so that it
 # sees no other worker's device.
 def binding(bound: Sequence[Device], devices: int = 1) -> Mapping[str, str]:
-    """Return the environment variables that bind a process to its devices."""
+    """Return the environment that binds a process to devices."""
     if bound:
         seen = ",".join(device.uuid for device in bound)
         return {"CUDA_VISIBLE_DEVICES": seen, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}

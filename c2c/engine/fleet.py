@@ -1,4 +1,4 @@
-"""Fleet of the serving loop: a device per worker, its pool rounded down."""
+"""Fleet of the serving loop: a device per worker."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def shapes_of(options: Options) -> Shapes:
 def with_pool(
     entries: Sequence[Entry], options: Options, gpus: Sequence[Device]
 ) -> tuple[Options, str]:
-    """Return the options with `pool_bytes`, `memory_fraction` of all memory, and a line on it."""
+    """Return the options with `pool_bytes` by `memory_fraction`, and a line."""
     share, devices = options.memory_fraction, options.workers * options.devices
     if share is None:
         return options, ""
@@ -174,7 +174,7 @@ def pool_with(pool: Pool, entry: Entry, options: Options) -> Pool:
 
 
 def useful_pool_bytes(entries: Sequence[Entry], options: Options) -> int:
-    """Return the largest useful pool size: all rows of all models at full context."""
+    """Return the pool size for all rows of all models at full context."""
     _, superblock_bytes, _, slack = _sizes(entries, options)
     specs = [entry.spec for entry in entries if entry.spec is not None]
     width, item = shapes_of(options).width, _item_bytes(options)
@@ -196,7 +196,7 @@ def _item_bytes(options: Options) -> int:
 
 
 def host_weight_bytes(entries: Sequence[Entry], options: Options) -> int:
-    """Return the most host bytes of weights; a base counts once."""
+    """Return the most host bytes of weights, a base once."""
     item, paths = _item_bytes(options), {entry.path.resolve() for entry in entries}
     is_shared = options.linear != "reference"
     weights = sum(
@@ -234,7 +234,7 @@ def too_large(entry: Entry, options: Options) -> str:
 
 
 def kept_at_start(entries: Sequence[Entry], options: Options) -> frozenset[str]:
-    """Return the models with weights in memory at the start: the first that fit."""
+    """Return the models in memory at the start."""
     rest_bytes = float("inf") if options.weights_bytes is None else float(options.weights_bytes)
     names = set()
     for entry in entries:
@@ -275,7 +275,7 @@ def check_system(system: SystemSpec) -> None:
 
 
 def as_workers_have_it(system: SystemSpec, options: Options) -> SystemSpec:
-    """Return a system with the workers' batch size, memory and chunk sizes."""
+    """Return a system with workers' batch size, memory and chunks."""
     most = max(options.budgets)
     chunks = tuple(c for c in system.profile.chunks if c <= most) or (most,)
     return replace(
@@ -294,14 +294,14 @@ def fleet_of(
     seed: int = 0,
     pool: Pool | None = None,
 ) -> Prepared:
-    """Return the setup of the serving loop for models that can all be served.
+    """Return the serving loop's setup for models.
 
     Args:
       slo_s: targets of TTFT and TPOT.
       pool: KV pool of each worker; None: made for these models.
 
     Raises:
-      SettingError: workers do not support the system, or the pool is too small.
+      SettingError: an unsupported system, or too small a pool.
     """
     pool = pool or pool_of(entries, options)
     most = max(options.budgets)
@@ -333,7 +333,7 @@ def fleet_of(
 def deployments_of(
     entries: Sequence[Entry], options: Options, slo_s: tuple[float, float]
 ) -> tuple[Deployment, ...]:
-    """Return the models' deployments, with the workers' context and dtype."""
+    """Return deployments with the workers' context and dtype."""
     item = _item_bytes(options)
     return tuple(
         Deployment(
@@ -386,6 +386,6 @@ def _machine(
 
 
 def context_of(prepared: Prepared, model: int) -> int:
-    """Return the most tokens of a request, prompt and answer."""
+    """Return a request's most tokens, prompt and answer."""
     capacity = int(np.max(prepared.fleet.kv_capacity[prepared.fleet.deployment[model].arch]))
     return min(int(prepared.fleet.deployment[model].max_context), capacity)

@@ -1,4 +1,4 @@
-"""Temporary folder of an engine, for its socket and weight files."""
+"""Temporary folder of an engine, for socket and weight files."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _LOCK = "lock"
 
 
 class OwnFolder:
-    """New temporary folder, locked while its process lives; killed engines' are removed."""
+    """New temporary folder, locked by its process; killed engines' are removed."""
 
     def __init__(self, parent: Path | None = None) -> None:
-        """Create and lock the folder; None: in the system's temporary folder."""
+        """Create and lock the folder; None: in the temporary folder."""
         parent = parent or Path(tempfile.gettempdir())
         for folder in parent.glob(f"{_PREFIX}*"):
             _remove_left(folder)

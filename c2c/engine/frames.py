@@ -1,4 +1,4 @@
-"""Frames over a Unix socket: a length, then msgpack of `c2c.engine.messages`."""
+"""Frames over a Unix socket: length, then msgpack of `c2c.engine.messages`."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ def frames_in(data: bytearray) -> list[AnyFrame]:
 
 
 class Connection(asyncio.Protocol):
-    """Connection in an event loop: delivers frames in the callback that receives them.
+    """Connection that delivers frames in the receiving callback.
 
-    A task that awaits frames would run a loop iteration later.
+    A task that awaits frames runs an iteration later.
     """
 
-    def __init__(self, made: Callable[[Connection], None] = lambda _: None) -> None:
-        """Create a connection; `made` is called once connected."""
-        self._made = made
+    def __init__(self, on_connect: Callable[[Connection], None] = lambda _: None) -> None:
+        """Create a connection; `on_connect` is called once connected."""
+        self._made = on_connect
         self._transport: asyncio.Transport | None = None
         self._data = bytearray()  # of incomplete frames
         self._frames: asyncio.Queue[AnyFrame | None] = asyncio.Queue()
@@ -104,7 +104,7 @@ class Connection(asyncio.Protocol):
         await self._over
 
     def send(self, *frames: Frame) -> None:
-        """Send frames in one write; a lost peer shows at the connection's end."""
+        """Send frames in one write; a lost peer shows later."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(packed(*frames))
 
@@ -115,7 +115,7 @@ class Connection(asyncio.Protocol):
 
 
 class SocketFrames:
-    """Frames over a blocking socket, for a process that computes in between."""
+    """Frames over a blocking socket, for a computing process."""
 
     def __init__(self, connection: socket.socket) -> None:
         """Create frames over a connected socket."""
@@ -135,7 +135,7 @@ class SocketFrames:
             return None
 
     def receive(self, *, waits: bool) -> list[AnyFrame] | None:
-        """Return the received frames, possibly none; None at the end."""
+        """Return received frames, possibly none; None at the end."""
         data = self._look()
         if data is None and waits:
             # Waking takes longer than most waits, so poll first, yielding the core to others.

@@ -1,4 +1,4 @@
-"""External inputs of the serving loop: with step durations they determine a run."""
+"""External inputs of the loop, which with step durations determine a run."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def row_of(event: Event, names: Sequence[str]) -> dict[str, Any] | None:
 
 
 def event_of(row: Mapping[str, Any], names: Sequence[str]) -> Event:
-    """Return the event of a row.
+    """Return a row's event.
 
     Raises:
       KeyError: the kind is unknown.

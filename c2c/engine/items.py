@@ -19,7 +19,7 @@ __all__ = ["infos_of", "items_of", "setup_of"]
 def items_of(
     entries: Sequence[Entry], settings: EngineSettings, temporary: Path
 ) -> tuple[Item, ...]:
-    """Return the models for workers; an adapter maps its base's file. The folder is created."""
+    """Return the workers' models; adapters map the base's file. The folder is created."""
     options = settings.options
     has_files = options.linear != "reference"
     folder = settings.pools or temporary

@@ -20,10 +20,10 @@ class Entry:
     """An open request.
 
     Attributes:
-      begun_s: time at which a worker first got it; None if it waits.
-      delivered: tokens sent to the client, never revoked.
-      prompted: prompt tokens whose scores were delivered.
-      losses: workers lost in steps of this request alone since its last token.
+      begun_s: when a worker first got it; None: waits.
+      delivered: tokens sent, never revoked.
+      prompted: prompt scores sent.
+      losses: workers lost with this request alone since its last token.
     """
 
     ask: Ask
@@ -50,29 +50,34 @@ class Waits:
     total_s: float = 0.0
 
     def buckets(self) -> list[tuple[float | None, int]]:
-        """Return cumulative counts by upper bound of the wait [s]; None: no bound."""
+        """Return cumulative counts by upper bound of wait [s]; None: no bound."""
         return list(zip((*_WAITS_S, None), accumulate(self.counts), strict=True))
 
 
 class Ledger:
-    """Open requests. Lost work is recomputed; delivered tokens never change."""
+    """Open requests. Lost work is recomputed, delivered tokens stay."""
 
     def __init__(
         self,
-        told: Callable[[int, int, Scored | None], None],
-        ended: Callable[[int, Entry, str], None],
-        prompted: Callable[[int, tuple[Scored, ...]], None] = lambda *_: None,
-        found: Callable[[int, int], None] = lambda *_: None,
+        on_token: Callable[[int, int, Scored | None], None],
+        on_end: Callable[[int, Entry, str], None],
+        on_prompt: Callable[[int, tuple[Scored, ...]], None] = lambda *_: None,
+        on_reuse: Callable[[int, int], None] = lambda *_: None,
     ) -> None:
         """Create an empty ledger with its listeners.
 
         Args:
-          told: gets request, new token and its score or None.
-          ended: gets request, entry and reason: "stop", "length", or a failure's outcome.
-          prompted: gets request and scores of further prompt tokens.
-          found: gets request and number of cached prompt tokens.
+          on_token: gets request, new token and its score or None.
+          on_end: gets request, entry and "stop", "length" or a failure's outcome.
+          on_prompt: gets request and further prompt scores.
+          on_reuse: gets request and cached prompt tokens.
         """
-        self._told, self._ended, self._prompted, self._found = told, ended, prompted, found
+        self._on_token, self._on_end, self._on_prompt, self._on_reuse = (
+            on_token,
+            on_end,
+            on_prompt,
+            on_reuse,
+        )
         self._open: dict[int, Entry] = {}
         self.outcomes: dict[str, int] = {}
         self.waits: dict[str, Waits] = {}
@@ -84,7 +89,7 @@ class Ledger:
         return iter(tuple(self._open))
 
     def of_model(self, model: str) -> list[int]:
-        """Return the open requests of a model."""
+        """Return a model's open requests."""
         return [request for request, entry in self._open.items() if entry.ask.model == model]
 
     def open(self, ask: Ask, model: int, arrived_s: float, blocks: tuple[int, ...] = ()) -> None:
@@ -98,7 +103,7 @@ class Ledger:
         return self._open.get(request)
 
     def begin(self, request: int, at_s: float) -> None:
-        """Record that a worker gets a request; the first ends its wait."""
+        """Record that a worker gets a request, which ends its wait."""
         entry = self._open.get(request)
         if entry is None:
             return
@@ -118,7 +123,7 @@ class Ledger:
             return False
         entry.delivered.append(token)
         entry.losses = 0
-        self._told(request, token, score)
+        self._on_token(request, token, score)
         return True
 
     def find(self, request: int, tokens: int) -> None:
@@ -126,14 +131,14 @@ class Ledger:
         entry = self._open.get(request)
         if entry is not None and not entry.delivered:
             entry.found += tokens
-            self._found(request, entry.found)
+            self._on_reuse(request, entry.found)
 
     def score(self, request: int, first: int, scores: tuple[Scored, ...]) -> None:
-        """Deliver new scores of prompt tokens from index `first` on."""
+        """Deliver scores of prompt tokens from index `first` on."""
         entry = self._open.get(request)
         if entry is None or not first <= entry.prompted < first + len(scores):
             return
-        self._prompted(request, scores[entry.prompted - first :])
+        self._on_prompt(request, scores[entry.prompted - first :])
         entry.prompted = first + len(scores)
 
     def end(self, request: int, why: str) -> bool:
@@ -142,5 +147,5 @@ class Ledger:
         if entry is None:
             return False
         self.outcomes[why] = self.outcomes.get(why, 0) + 1
-        self._ended(request, entry, why)
+        self._on_end(request, entry, why)
         return True

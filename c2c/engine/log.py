@@ -10,7 +10,7 @@ _MOST = 2000  # characters of a line
 
 
 class LineFormatter(logging.Formatter):
-    """Formats a message as one escaped, cut line, so that clients cannot imitate records."""
+    """Formats a message as one escaped, cut line: clients cannot imitate records."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record's lines."""

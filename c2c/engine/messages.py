@@ -79,7 +79,7 @@ class Bound(Frame):
 
 
 class Variant(Frame):
-    """Devices of a model's layers, and homes of its KV caches."""
+    """A model's devices of layers, and homes of KV caches."""
 
     copies: tuple[tuple[int, ...], ...]  # for each layer, the devices that hold it
     homes: tuple[int, ...]  # indices into `Setup.homes`
@@ -154,7 +154,7 @@ class Draws(Frame, kw_only=True):
 
 
 class Submit(Draws, kw_only=True):
-    """A request new to a worker; the last `drawn` of `ids` are generated."""
+    """A request new to a worker, with `drawn` generated `ids`."""
 
     request: int
     ids: tuple[int, ...]
@@ -215,7 +215,7 @@ class Loaded(Frame):
 
 
 class Run(Frame):
-    """Run up to `steps` equal steps, each answered by `Stepped`."""
+    """Run up to `steps` equal steps, answered by `Stepped`."""
 
     plan: int
     instance: int
@@ -235,7 +235,7 @@ class Scored(Frame):
 
 
 class Prompted(Frame):
-    """Scores of a prompt's tokens from index `first` on; token 0 has none."""
+    """Scores of a prompt from index `first` on; token 0 has none."""
 
     request: int
     first: int
@@ -291,7 +291,7 @@ class Admit(Frame):
 
 
 class Admitted(Frame):
-    """A model can be loaded, or the reason why not."""
+    """A model can be loaded, or why not."""
 
     model: str
     failed: str = ""

@@ -1,4 +1,4 @@
-"""Models of an engine: clients' view, fleet rows, weights, commands."""
+"""Models of an engine: clients' view, rows, weights, commands."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class _Wish(NamedTuple):
 
 
 class _NoRoom(Exception):
-    """Weights that are in use leave no room."""
+    pass
 
 
 # Commands for weights become events of the loop, whose outcomes become answers. Additions and
@@ -56,14 +56,14 @@ class _NoRoom(Exception):
 # two events the loop's fleet is rebuilt. The model takes the row of a removed one, or a new row.
 @dataclass(kw_only=True)
 class Models:
-    """State of an engine's models, and all that changes it.
+    """State of an engine's models, and its changes.
 
     Attributes:
-      entries: models that clients can see.
+      entries: visible models.
       rows: fleet rows by model name.
-      failed: reasons of models that cannot be served, by name.
+      failed: reasons against models, by name.
       adopt: switches loop and backend to a new fleet.
-      closed: models that accept no requests, as they are being added or removed.
+      closed: models without requests, being added or removed.
     """
 
     settings: EngineSettings
@@ -105,7 +105,7 @@ class Models:
     # Commands for weights.
 
     def begin(self, command: say.Manage | say.Add | say.Remove) -> None:
-        """Start a command of the front, which gets its outcome."""
+        """Start a front's command, which gets its outcome."""
         if isinstance(command, say.Manage):
             number = command.number
             self._manage(
@@ -118,26 +118,26 @@ class Models:
             task.add_done_callback(self._tasks.discard)
 
     def _manage(
-        self, name: str, what: What, is_closed: bool, answer: Callable[[str], None]
+        self, name: str, action: What, is_closed: bool, answer: Callable[[str], None]
     ) -> None:
-        wish, at_s = _Wish(name, what, answer), self.backend.now_s()
+        wish, at_s = _Wish(name, action, answer), self.backend.now_s()
         if is_closed or name not in self.rows:
             answer(self.failed.get(name, "it is not served now"))
         elif self.store is None:
             answer("each worker has its own weights (linear=reference)")
-        elif what == "unload" and name in self.pinned:
+        elif action == "unload" and name in self.pinned:
             answer("it is pinned")
-        elif what == "unload":
+        elif action == "unload":
             self._put(DropWeights(at_s=at_s, model=self.rows[name]), wish)
         elif name in self.pinned and name in self._loading:
-            if what == "unpin":
+            if action == "unpin":
                 answer("it is being loaded")
             else:
                 self._loading[name].append((wish, False))
-        elif what == "unpin" and name in self.pinned:
+        elif action == "unpin" and name in self.pinned:
             self.pinned.discard(name)
             self._put(ReleaseWeights(at_s=at_s, model=self.rows[name]), wish)
-        elif what == "unpin" or name in self.pinned:
+        elif action == "unpin" or name in self.pinned:
             answer("")  # already done
         else:
             self._put(KeepWeights(at_s=at_s, model=self.rows[name]), wish)
@@ -281,9 +281,9 @@ class Models:
         check_system(settings.system)
         return entry
 
-    async def _managed(self, model: str, what: What) -> str:
+    async def _managed(self, model: str, action: What) -> str:
         done: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._manage(model, what, is_closed=False, answer=done.set_result)
+        self._manage(model, action, is_closed=False, answer=done.set_result)
         return await done
 
     async def _remove(self, model: str) -> None:

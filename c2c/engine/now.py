@@ -9,16 +9,16 @@ from statistics import median
 from typing import Any
 
 from c2c.engine.ledger import Ledger
+from c2c.engine.loop_step import Stepping
 from c2c.engine.models import Models
 from c2c.engine.places import RELAID, Place
 from c2c.engine.record import Tape
-from c2c.engine.stepping import Stepping
 
 __all__ = ["requests_now", "weights_now", "work_done", "workers_now"]
 
 
 def requests_now(ledger: Ledger) -> dict[str, Any]:
-    """Return open and waiting requests by model, ended ones by outcome."""
+    """Return open and waiting requests by model, ended by outcome."""
     entries = [entry for entry in map(ledger.get, ledger) if entry is not None]
     return {
         "open": Counter(entry.ask.model for entry in entries),
@@ -39,7 +39,7 @@ def work_done(tape: Tape, places: Sequence[Place]) -> dict[str, Any]:
 
 
 def weights_now(budget_bytes: int | None, models: Models | None) -> dict[str, Any]:
-    """Return the models with weights in memory, loading, or pinned."""
+    """Return models with weights in memory, loading, or pinned."""
     store = None if models is None else models.store
     return {
         "budget_bytes": budget_bytes,

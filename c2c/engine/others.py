@@ -18,7 +18,7 @@ _IDLE = (3, 4)  # fields of a /proc/stat line: idle, iowait
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuSeconds:
-    """CPU seconds since boot on all cores, and the engine's."""
+    """CPU seconds since boot of all cores, and the engine's."""
 
     total_s: float
     busy_s: float
@@ -26,7 +26,7 @@ class CpuSeconds:
 
 
 def cpu_seconds(proc: Path = Path("/proc")) -> CpuSeconds | None:
-    """Return CPU seconds so far, the engine's by this process and descendants; None if unknown."""
+    """Return CPU seconds, the engine's with descendants; None if unknown."""
     try:
         first = (proc / "stat").read_text().splitlines()[0].split()
         ticks = [int(text) for text in first[1:9]]  # later fields are included in these
@@ -42,7 +42,7 @@ def cpu_seconds(proc: Path = Path("/proc")) -> CpuSeconds | None:
 
 
 def share_of_others(before: CpuSeconds, now: CpuSeconds) -> float:
-    """Return other processes' share of the cores between two readings."""
+    """Return others' share of the cores between two readings."""
     theirs = (now.busy_s - before.busy_s) - (now.ours_s - before.ours_s)
     return min(1.0, max(0.0, theirs / max(_TICK_S, now.total_s - before.total_s)))
 

@@ -58,20 +58,20 @@ class Doing:
 
 @dataclass(slots=True)
 class Place:
-    """Slot of a worker: a device of the fleet, and its current process.
+    """Slot of a worker: a device and its current process.
 
     Attributes:
       device: index in the fleet.
-      gpus: GPUs or MIG instances that its processes are bound to; (): none.
-      generation: number of the process, increased at each start.
-      link: connection to the ready process; None if none is ready.
-      is_hung: whether the process was killed for its silence.
-      in_vain: processes in a row that ended by themselves without work.
-      ended: processes in a row that were killed from outside without work.
-      instances: the loop's instances on the device, with model names.
-      moved: requests whose homes changed with the variant, and their new homes.
-      is_waiting: whether the work waits for weights that are not in memory.
-      is_quarantined: whether no further process is started.
+      gpus: bound GPUs or MIG instances.
+      generation: process number, increased at each start.
+      link: connection to a ready process.
+      is_hung: whether killed for silence.
+      in_vain: processes in a row that ended without work.
+      ended: processes in a row killed from outside without work.
+      instances: instances on the device, with model names.
+      moved: requests with new homes after a change of variant.
+      is_waiting: whether work waits for weights.
+      is_quarantined: whether no process is started.
     """
 
     device: int
@@ -102,7 +102,7 @@ class Place:
 
 
 def requests_in(action: Load | RunSteps) -> Iterator[int]:
-    """Yield the requests of a step."""
+    """Yield a step's requests."""
     if isinstance(action, RunSteps):
         yield from (request for request, _, _ in action.prefills)
         yield from action.decodes
@@ -133,7 +133,7 @@ def load_of(place: Place, plan: int, instance: int, model: str) -> messages.Load
 def load_row(
     place: Place, doing: Doing, frame: messages.Loaded, model: str, sent_s: float, heard_s: float
 ) -> StepRow:
-    """Return the record of a load."""
+    """Return a load's record."""
     return StepRow(
         plan=frame.plan, number=-1, device=place.device, model=model, chunk=0, rows=0, calls=[],
         prompt_tokens=0, decodes=0, kv_tokens=0, found=0, seconds=frame.seconds, host_s=0.0,
@@ -142,9 +142,9 @@ def load_row(
     )  # fmt: skip
 
 
-def relayout_of(instance: int, asked: Relayout) -> messages.Relayout:
+def relayout_of(instance: int, relayout: Relayout) -> messages.Relayout:
     """Return the frame that changes an instance's variant."""
-    return messages.Relayout(instance=instance, variant=asked.version, moved=asked.kv_homes)
+    return messages.Relayout(instance=instance, variant=relayout.version, moved=relayout.kv_homes)
 
 
 def note_relaid(place: Place, frame: messages.Relaid) -> None:
@@ -155,10 +155,10 @@ def note_relaid(place: Place, frame: messages.Relaid) -> None:
 
 
 def run_of(place: Place, doing: Doing, ledger: Ledger, at_s: float) -> tuple[Run | None, list[int]]:
-    """Return the frame that runs a plan, and the requests that the worker must free before.
+    """Return a plan's frame, and requests to free before.
 
-    Requests that the process lacks are recomputed from prompt and delivered tokens, which draws the
-    same tokens; after a lost step they run one at a time. None: all have ended.
+    Requests that the process lacks are recomputed from delivered tokens, with equal draws; after a
+    lost step one at a time. None: all have ended.
     """
     action = doing.action
     assert isinstance(action, RunSteps)

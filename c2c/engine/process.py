@@ -17,14 +17,14 @@ _BACKOFF_S = 0.1  # doubled after each failed try
 _MOST_BACKOFF_S = 5.0
 
 
-async def started[T](what: str, start: Callable[[], Awaitable[T]]) -> T:
+async def started[T](name: str, start: Callable[[], Awaitable[T]]) -> T:
     """Start a process, with retries if memory is short."""
     wait_s = _BACKOFF_S
     while True:
         try:
             return await start()
         except OSError as error:
-            _log.error("%s cannot be started: %s", what, error.strerror)
+            _log.error("%s cannot be started: %s", name, error.strerror)
         await asyncio.sleep(wait_s)
         wait_s = min(2.0 * wait_s, _MOST_BACKOFF_S)
 

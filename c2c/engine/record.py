@@ -25,21 +25,21 @@ class StepRow:
     """A step of a worker.
 
     Attributes:
-      plan: number of the step's plan.
-      number: number of the step in its plan, from 0; -1: the plan loads the model.
-      device: index of the worker's slot.
-      chunk: prompt tokens with padding, over all calls.
-      rows: rows of one token with padding, likewise.
-      calls: padded prompt tokens of each call; 0: decodes alone.
-      prompt_tokens: prompt tokens without padding.
-      decodes: decoded rows without padding.
-      kv_tokens: positions that the decoded rows attend to.
+      plan: number of the plan.
+      number: step in the plan, from 0; -1: a load.
+      device: the worker's slot.
+      chunk: padded prompt tokens of all calls.
+      rows: padded rows of one token, likewise.
+      calls: `chunk` of each call; 0: decodes alone.
+      prompt_tokens: without padding.
+      decodes: without padding.
+      kv_tokens: positions attended to by decodes.
       seconds: time on the device; `host_s`: further time on the host.
-      begun_s: time of the event that caused the plan.
-      outside_s: time from the plan's event or the previous report to this one, less the worker's
+      begun_s: when the plan was caused.
+      outside_s: from the plan's event or the previous report to this one, without the worker's
         time; negative after a late report.
-      is_turn: whether the model differs from the previous step's.
-      is_cold: whether a load waited for weights.
+      is_turn: whether the model changed.
+      is_cold: whether weights were waited for.
     """
 
     plan: int
@@ -107,10 +107,10 @@ _SCHEMA = pa.schema(
 
 
 class Tape:
-    """Records of a run: totals and the last steps; all steps, requests and inputs on demand."""
+    """A run's totals and last steps; all steps, requests and inputs on demand."""
 
     def __init__(self, *, is_kept: bool) -> None:
-        """Create a tape; `is_kept`: with all steps, requests and inputs."""
+        """Create a tape; `is_kept`: with steps, requests and inputs."""
         self._is_kept = is_kept
         self._steps: list[StepRow] = []
         self._step_tables: list[pa.Table] = []

@@ -43,7 +43,7 @@ from c2c.transformer import (
     pieces,
 )
 from c2c.transformer.executables import Executables, executables_at
-from c2c.transformer.running.drawing import Score
+from c2c.transformer.running.sampling_stages import Score
 from c2c.transformer.weights.checkpoint import DTYPES
 from pallas_kernels.host_memory import HostMemoryError
 
@@ -54,10 +54,10 @@ _REFUSED = (DataError, SettingError, HostMemoryError)
 
 
 class Residents:
-    """Instances that share a device's KV pool; a subclass may have several devices."""
+    """Instances that share a device's KV pool."""
 
     def __init__(self, setup: Setup, opening: Callable[[Opening], None] = lambda _: None) -> None:
-        """Allocate the pool, and load and compile the models of `setup.opens`.
+        """Allocate the pool; load and compile the models of `setup.opens`.
 
         A model that cannot be served goes into `failed`.
         """
@@ -138,8 +138,8 @@ class Residents:
             self._models[name] = self._loaded(name, self._executables)
         return self._models[name]
 
-    def admit(self, item: Item, told: Callable[[Admitted], None]) -> None:
-        """Load and compile a further model in its own thread."""
+    def admit(self, item: Item, report: Callable[[Admitted], None]) -> None:
+        """Load and compile a further model in a thread."""
         self._items[item.name] = item
 
         def ready() -> None:
@@ -152,7 +152,7 @@ class Residents:
                 failed = str(error) if isinstance(error, _REFUSED) else repr(error)
             else:
                 self._models[item.name] = model
-            told(Admitted(model=item.name, failed=failed))
+            report(Admitted(model=item.name, failed=failed))
 
         threading.Thread(target=ready, daemon=True).start()
 
@@ -226,7 +226,7 @@ class Residents:
         self._pool.forget(keys)
 
     def run(self, run: Run, is_interrupted: Callable[[], bool]) -> Iterator[Stepped]:
-        """Compute a plan's steps, with a report each, until one ends a request or an interrupt."""
+        """Compute and report a plan's steps until one ends a request, or an interrupt."""
         runner = self._runners[run.instance]
         for submit in run.submits:
             self._submit(run.instance, submit)
@@ -276,7 +276,7 @@ class Residents:
         return result
 
     def advance(self) -> Relaid | None:
-        """Do a piece of a change between steps; return the totals at its end."""
+        """Do a piece of a change; return the totals at its end."""
         return None
 
     @property
@@ -284,12 +284,12 @@ class Residents:
         """True if `advance` has something to do."""
         return False
 
-    def _calls(self, runner: Runner, run: Run, found: list[tuple[int, int]]) -> Iterator[Step]:
+    def _calls(self, runner: Runner, run: Run, hits: list[tuple[int, int]]) -> Iterator[Step]:
         decodes = run.decodes
         for fill in run.fills:
             there = runner.reuse(fill.request, fill.tokens)
             if there:
-                found.append((fill.request, there))
+                hits.append((fill.request, there))
             for tokens in pieces(fill.tokens - there, self._shapes.budgets):
                 yield Step(fill=(fill.request, tokens), decode=decodes)
                 decodes = ()
@@ -303,7 +303,7 @@ class Residents:
         number: int,
         calls: Iterator[Step],
         ahead: Step | None,
-        found: list[tuple[int, int]],
+        hits: list[tuple[int, int]],
     ) -> Stepped:
         begun_s, compiled = time.perf_counter(), _count(runner)
         tokens: list[tuple[int, int, str | None]] = []
@@ -345,7 +345,7 @@ class Residents:
             compiled=_count(runner) - compiled,
             scores=tuple(scores),
             prompts=tuple(prompts),
-            found=tuple(found),
+            found=tuple(hits),
         )
 
 

@@ -31,13 +31,13 @@ from c2c.engine.folder import OwnFolder
 from c2c.engine.frames import Connection
 from c2c.engine.items import infos_of, items_of, setup_of
 from c2c.engine.ledger import Entry, Ledger
+from c2c.engine.loop_step import Stepping
 from c2c.engine.models import Models
 from c2c.engine.now import requests_now, weights_now, work_done, workers_now
 from c2c.engine.others import note_others
 from c2c.engine.places import Place, note_instances
 from c2c.engine.record import Tape
 from c2c.engine.settings import EngineSettings
-from c2c.engine.stepping import Stepping
 from c2c.engine.store import Store
 from c2c.engine.supervisor import Supervisor
 from c2c.engine.variants import check_layout
@@ -125,11 +125,11 @@ class Engine:
 
         Args:
           note: gets lines about the start.
-          progress: gets the numbers of ready shapes and of all.
+          progress: gets ready and all shapes.
 
         Raises:
-          DataError: no model can be served, or a worker did not start.
-          SettingError: settings contradict each other, or memory is too small.
+          DataError: no model to serve, or a worker did not start.
+          SettingError: contradictory settings, or too little memory.
         """
         if self._server is None:
             await self.listen()
@@ -201,8 +201,8 @@ class Engine:
         self._looking = asyncio.create_task(note_others(self.others))
         self._begin("")
 
-    def _begin(self, what: str) -> None:
-        self._beginning = what
+    def _begin(self, stage: str) -> None:
+        self._beginning = stage
         self._say(self._hello())
 
     def _hello(self) -> say.Starting | say.Models:
@@ -223,7 +223,7 @@ class Engine:
             dtype=setup.dtype,
             linear=setup.linear,
             owns_files=setup.owns_files,
-            told=self._fetched,
+            report=self._fetched,
         )
         if here != set(names):
             await self._store.stand_by()
@@ -249,7 +249,7 @@ class Engine:
 
     @property
     def options(self) -> Options:
-        """Settings of the workers; after the start with the pool size."""
+        """Settings of the workers; started, with the pool size."""
         return self._settings.options
 
     async def _begin_serving(self, stepping: Stepping) -> None:
@@ -360,7 +360,7 @@ class Engine:
         return (time.monotonic() - self._ends_s[0]) / len(self._ends_s)
 
     def abort(self, request: int, why: str) -> None:
-        """End a request; its KV blocks are free within a step."""
+        """End a request; its KV blocks are freed within a step."""
         assert self._backend is not None
         if self.ledger.end(request, why):
             self._backend.put(Cancelled(at_s=self._backend.now_s(), request_id=request))

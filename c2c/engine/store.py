@@ -1,4 +1,4 @@
-"""Host weights on demand, and the process that loads them."""
+"""Host weights on demand, and their loading process."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ class Store:
         dtype: str,
         linear: str,
         owns_files: bool,
-        told: Callable[[str, str], None],
+        report: Callable[[str, str], None],
     ) -> None:
         """Create a store; nothing is started."""
         self._items = dict(items)
         self.here = set(here)
         self._dtype, self._linear, self._owns_files = dtype, linear, owns_files
-        self._told = told
+        self._told = report
         self._queue: list[str] = []
         self._reader: asyncio.subprocess.Process | None = None
         self._work: asyncio.Task[None] | None = None
@@ -92,7 +92,7 @@ class Store:
         self._remove(model)
 
     def _remove(self, model: str) -> None:
-        """Remove a model's file, even if partial, unless another model in memory has it."""
+        """Remove a model's file, even a partial one, unless another model uses it."""
         path = self._items[model].pool
         others = (self.here | set(self._queue)) - {model}
         if any(self._items[other].pool == path for other in others):
@@ -109,7 +109,7 @@ class Store:
                 self._reader.kill()
 
     async def stand_by(self) -> asyncio.subprocess.Process:
-        """Start the reader if there is none; imports take seconds."""
+        """Start the reader if none; imports take seconds."""
         if self._reader is None or self._reader.returncode is not None:
             self._reader = await started("the weight reader", self._new_reader)
         return self._reader

@@ -38,13 +38,13 @@ class Listener(Protocol):
     """Receiver of worker events."""
 
     def started(self, place: Place) -> None:
-        """Handle the readiness of a restarted process."""
+        """Handle a restarted process's readiness."""
 
     def heard(self, place: Place, frame: object) -> None:
         """Handle a message from a process."""
 
     def lost(self, place: Place, *, for_good: bool, by_others: bool) -> None:
-        """Handle the loss of a process."""
+        """Handle a process's loss."""
 
 
 class Supervisor:
@@ -89,7 +89,7 @@ class Supervisor:
         done: Callable[[Place, say.Hello], None],
         opening: Callable[[Place, say.Opening], None],
     ) -> None:
-        """Start all processes; the first alone, as it writes shared files."""
+        """Start all processes, the first alone: it writes shared files."""
         self._setup, self._opening = setup, opening
         await self._first(self._places[0], done)
         await asyncio.gather(*(self._first(place, done) for place in self._places[1:]))
@@ -106,7 +106,7 @@ class Supervisor:
         done(place, hello.result())
 
     async def admit(self, item: say.Item) -> str:
-        """Prepare a further model on all workers in turn; return the reason of a failure, or ""."""
+        """Prepare a further model on all workers in turn; return a failure's reason, or ""."""
         assert self._setup is not None
         models = (*self._setup.models, item)
         self._setup = msgspec.structs.replace(self._setup, models=models)

@@ -1,4 +1,4 @@
-"""Layouts over several devices, for workers and the loop's memory."""
+"""Layouts over several devices, for workers and loop."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TOLD = 1.0  # bytes above 0, as the loop announces only changes that copy somet
 
 
 def has_lane_workers(layout: StepLayout) -> bool:
-    """Return whether each lane is a worker, or one has all devices."""
+    """Return whether each lane is a worker."""
     return bool(layout.worker) and not any(lane.paths for lane in layout.lanes)
 
 
@@ -64,10 +64,9 @@ def told_of(layout: StepLayout | None) -> Mapping[str, Any]:
 
 
 def in_pools(layout: StepLayout, usable_bytes: float) -> StepLayout:
-    """Return a layout whose memories are the pools of a worker's devices.
+    """Return a layout whose memories are a worker's pools.
 
-    Copied layers take none. Where lanes are workers, half of each pool is for the other's
-    sequences.
+    Copied layers take none. If lanes are workers, half of a pool is the other's.
     """
     if has_lane_workers(layout):
         usable_bytes /= 2.0

@@ -41,7 +41,7 @@ ResidentsOf = Callable[[Setup, Callable[[Any], None]], Any]  # (setup, progress 
 
 
 class _Inbox:
-    """Queue of frames in which interrupts overtake; the computing thread reads it."""
+    """Queue in which interrupts overtake; the computing thread reads it."""
 
     def __init__(self, frames: SocketFrames) -> None:
         self._frames = frames

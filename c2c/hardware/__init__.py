@@ -11,7 +11,6 @@ from c2c.hardware.conf import (
     search_also,
     unknown_file,
 )
-from c2c.hardware.cutting import Placed, Slice, joined, placed, profiles, slices
 from c2c.hardware.machine import memory_bytes
 from c2c.hardware.mig import (
     MigConfig,
@@ -37,6 +36,7 @@ from c2c.hardware.platform import (
 )
 from c2c.hardware.ranks import collectives_chip, grouped, one_rank
 from c2c.hardware.reconfigure import Reconfiguration, reconfiguration
+from c2c.hardware.slices import Placed, Slice, joined, placed, profiles, slices
 
 __all__ = [
     "Gpu",

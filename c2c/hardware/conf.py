@@ -74,11 +74,10 @@ def conf_names(group: str) -> tuple[str, ...]:
 
 
 def conf_name(group: str, name: str, field: str | None = None) -> str:
-    """Return the name of a setting as its file spells it, found by case aside if not exactly.
+    """Return a setting's name in its file's spelling, case aside.
 
     Raises:
-      SettingError: there is no such file; lists those that exist. `field` names it, by default the
-        group.
+      SettingError: no such file, with those that exist. `field`: by default the group.
     """
     names = conf_names(group)
     alike = [one for one in names if one.casefold() == name.casefold()]
@@ -88,12 +87,12 @@ def conf_name(group: str, name: str, field: str | None = None) -> str:
 
 
 def unknown_file(
-    group: str, name: object, known: Iterable[str], field: str | None = None
+    group: str, name: object, choices: Iterable[str], field: str | None = None
 ) -> SettingError:
-    """Return the error for a setting without a file; similar codes are suggested with care."""
+    """Return the error for a setting without a file."""
     if group != "hardware":
-        return unknown_name(field or group, name, known)
-    names, recipe = sorted(known), "docs/recipes.md#a-chip adds another."
+        return unknown_name(field or group, name, choices)
+    names, recipe = sorted(choices), "docs/recipes.md#a-chip adds another."
     near = [one for one in names if _codes(one) & _codes(str(name))]
     if not near:
         return SettingError(field or group, name, f"one of {', '.join(names)}", recipe)
@@ -108,10 +107,10 @@ def _codes(name: str) -> set[str]:
 
 
 def conf_file(group: str, name: str) -> Path:
-    """Return the path of `<group>/<name>.yaml` in the first folder that has it.
+    """Return the first path of `<group>/<name>.yaml`.
 
     Raises:
-      SettingError: there is no such file.
+      SettingError: no such file.
     """
     name = conf_name(group, name)
     files = (folder / group / f"{name}.yaml" for folder in conf_folders())
@@ -119,11 +118,11 @@ def conf_file(group: str, name: str) -> Path:
 
 
 def read_yaml(group: str, name: str) -> dict[str, Any]:
-    """Return `<group>/<name>.yaml` as a mapping, with its `defaults` merged as by Hydra.
+    """Return `<group>/<name>.yaml` with its `defaults` merged as by Hydra.
 
     Raises:
-      SettingError: there is no such file.
-      DataError: the file is no YAML mapping, or its defaults are no list of files or circular.
+      SettingError: no such file.
+      DataError: no YAML mapping, or invalid or circular defaults.
     """
     return _composed(group, name, ())
 
@@ -182,10 +181,10 @@ def _parsed(path: Path, _changed_ns: int, _size: int) -> bytes:
 def read_fields[T](cls: type[T], data: object, where: str) -> T:
     """Build a flat dataclass of numbers and strings from a mapping; `where` prefixes errors.
 
-    Its `source` maps each numeric field to a text that begins with one of `SOURCE_KINDS`.
+    Its `source` maps each numeric field to a text that begins with a kind of `SOURCE_KINDS`.
 
     Raises:
-      SettingError: a field is missing, unknown or of the wrong type, or has no source.
+      SettingError: a missing, unknown, ill-typed or unsourced field.
     """
     if not isinstance(data, Mapping):
         raise SettingError(where, data, "a mapping")

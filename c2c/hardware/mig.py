@@ -51,10 +51,10 @@ class MigProfile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigConfig:
-    """A layout: the profile of each instance, by name in `parts` or given in `profiles`.
+    """A layout: each instance's profile, by name in `parts` or given in `profiles`.
 
-    A part is the vendor's name, "3g.48gb"; "3g", that many compute slices with least memory; or
-    "24gb", that memory with most compute slices of which as many fit.
+    A part is the vendor's name, "3g.48gb"; "3g", with least memory; or "24gb", with most compute
+    slices of which as many fit.
     """
 
     name: str  # "7x12gb"; the platform's first, such as "1x96gb", is the full GPU
@@ -96,11 +96,11 @@ def mig_from_mapping(data: Mapping[str, Any], *, where: str = "mig") -> MigConfi
     """Build a layout from a mapping, as Hydra composes it.
 
     Args:
-      data: name, and parts unless the name says them; "4x1g" is four of one.
-      where: prefix of fields in errors.
+      data: name, and parts unless named; "4x1g" is four of one.
+      where: prefix in errors.
 
     Raises:
-      SettingError: a field is missing, unknown or invalid.
+      SettingError: a missing, unknown or invalid field.
     """
     keys = ("name", "parts")
     for key in data:

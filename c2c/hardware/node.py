@@ -10,9 +10,9 @@ from typing import Any, Final, Literal, get_args
 
 from c2c.errors import SettingError, check_keys, unknown_name
 from c2c.hardware.conf import conf_name, read_fields, read_yaml
-from c2c.hardware.cutting import Slice, slices
 from c2c.hardware.mig import MigConfig
 from c2c.hardware.platform import Platform, load_platform
+from c2c.hardware.slices import Slice, slices
 from c2c.ranges import AboveZero, check_fields
 
 __all__ = ["Node", "PeerLink", "cut_node", "load_node", "node_from_mapping"]
@@ -25,14 +25,13 @@ _PORTS: Final = {"network": "card", "pcie": "slot"}  # a GPU's port, which its t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerLink:
-    """Links of one kind between GPUs of a node.
+    """Links of one kind in a node.
 
     Attributes:
       name: key in the node's file.
-      kind: "network" or "pcie", a card or slot that all transfers of a GPU share; "nvlink", wires
-        between each two GPUs.
+      kind: "network" or "pcie", shared by a GPU's transfers; "nvlink", wires between each two GPUs.
       gbps: rate each way, 1e9 bytes a second.
-      between: numbers of the joined GPUs; (): all.
+      between: joined GPUs; (): all.
     """
 
     name: str
@@ -45,14 +44,14 @@ class PeerLink:
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
-    """Several GPUs of one host, and the links between them.
+    """Several GPUs of one host, and their links.
 
     Attributes:
-      gpus: platforms' names in `conf/hardware`, in order.
-      links: if several join two GPUs, the first is used.
-      usd_per_hour: rent with the host; None: the sum of the GPUs' prices.
-      chip: chip whose slices are the GPUs, see `cut_node`; None: GPUs are whole.
-      parts: those slices, the largest first.
+      gpus: names in `conf/hardware`, in order.
+      links: of several between two GPUs the first is used.
+      usd_per_hour: with the host; None: the GPUs' sum.
+      chip: chip of sliced GPUs, see `cut_node`; None: whole.
+      parts: slices, the largest first.
     """
 
     name: str
@@ -87,7 +86,7 @@ class Node:
 
     @cached_property
     def platforms(self) -> tuple[Platform, ...]:
-        """Platforms of the GPUs; they split the node's price equally, slices by SMs."""
+        """Platforms of the GPUs, with equal parts of the node's price, slices by SMs."""
         if self.chip is not None:
             sms = sum(part.sm_count for part in self.parts)
             return tuple(_cut(self.chip, part, part.sm_count / sms) for part in self.parts)
@@ -115,7 +114,7 @@ class Node:
         return math.inf if link is None else link.latency_s + nbytes / (link.gbps * 1e9)
 
     def ways(self, source: int, target: int) -> tuple[str, ...]:
-        """Return the resources of a transfer; shared names contend."""
+        """Return a transfer's resources; shared names contend."""
         link = self.link(source, target)
         if link is None:
             return ()
@@ -130,14 +129,14 @@ class Node:
 def cut_node(chip: Platform, mig: MigConfig | str, *, gbps: float, latency_s: float) -> Node:
     """Return the slices of a chip as a node, the largest first.
 
-    A transfer goes out to host memory and in again, over the chip's link.
+    A transfer goes through host memory, over the chip's link.
 
     Args:
-      mig: layout of at least two slices.
-      gbps: rate of a transfer alone, 1e9 bytes a second; `latency_s` likewise.
+      mig: of at least two slices.
+      gbps: of a transfer alone, 1e9 bytes a second; `latency_s` likewise.
 
     Raises:
-      SettingError: a layout that the chip lacks, or of one slice.
+      SettingError: no such layout, or one slice.
     """
     parts = tuple(sorted(slices(chip, mig), key=lambda part: -part.hbm_bytes))
     name = mig if isinstance(mig, str) else mig.name
@@ -174,10 +173,10 @@ def load_node(name: str) -> Node:
 
 
 def node_from_mapping(data: Mapping[str, Any]) -> Node:
-    """Build a node from data in the form of `conf/node/*.yaml`.
+    """Build a node from data as in `conf/node/*.yaml`.
 
     Raises:
-      SettingError: a field is missing, unknown or invalid.
+      SettingError: a missing, unknown or invalid field.
     """
     check_keys(data, _KEYS, "node")
     name, gpus, links = data.get("name"), data.get("gpus"), data.get("links") or {}

@@ -14,10 +14,10 @@ __all__ = ["Extent", "Partition", "free_for", "starts", "where_they_go"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
-    """Compute and memory slices of a chip, and the seconds to change its instances.
+    """A chip's compute and memory slices, and seconds of changes.
 
-    `create_s` is of the first instance with one compute slice, `create_wide_s` with several,
-    `create_next_s` of further instances, `destroy_s` of a removal. None: not measured.
+    `create_s`: first instance with one compute slice, `create_wide_s`: with several,
+    `create_next_s`: further instances, `destroy_s`: a removal. None: not measured.
     """
 
     compute_slices: Count
@@ -65,7 +65,7 @@ def starts(one: Extent, chip: Partition) -> tuple[int, ...]:
 
 
 def where_they_go(several: Sequence[Extent], chip: Partition) -> tuple[int, ...] | None:
-    """Return non-overlapping starts, whatever the order of instances; None if none fit."""
+    """Return non-overlapping starts, or None."""
     order = sorted(range(len(several)), key=lambda i: (-several[i].memory, -several[i].compute, i))
     taken = [False] * chip.memory_slices
     places = [-1] * len(several)

@@ -33,9 +33,9 @@ class Link:
     """The link between host memory and the GPU; rates in 1e9 bytes a second.
 
     `datasheet_gbps` and `measured_gbps` are of host to device; without a measurement
-    `derived_efficiency` is a comparable link's share of the datasheet's. Reads by SMs lie between
-    `sm_read_low_gbps` and `sm_read_high_gbps` in public measurements. `kernels_read` is false for a
-    device whose kernels read host memory by copies alone.
+    `derived_efficiency` is a comparable link's share of the datasheet's. Public measurements of
+    SMs' reads lie between `sm_read_low_gbps` and `sm_read_high_gbps`. `kernels_read` is false if
+    kernels need copies.
     """
 
     name: str
@@ -93,10 +93,10 @@ class Link:
 class Gpu:
     """A whole GPU. `bf16_tflops` is the dense tensor-core peak.
 
-    None if the file does not state them: `fp32_tflops` of the CUDA cores, `clock_ghz` (boost),
-    `l2_gbps` (hits), `nvlink_gbps` (each way), `price` (relative to an L40S), `usd_per_hour`
-    (instance with one GPU), `power_w` (maximum), `idle_w`, and the energy above idle in 1e-12
-    joules: `pj_per_byte` of HBM, `pj_per_flop` of the tensor cores.
+    None if unstated: `fp32_tflops` of the CUDA cores, `clock_ghz` (boost), `l2_gbps` (hits),
+    `nvlink_gbps` (each way), `price` (relative to an L40S), `usd_per_hour` (instance with one GPU),
+    `power_w` (maximum), `idle_w`, and the energy above idle in 1e-12 joules: `pj_per_byte` of HBM,
+    `pj_per_flop` of the tensor cores.
     """
 
     name: str
@@ -124,10 +124,9 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """Host memory, and the disk from which models are first read.
+    """Host memory, and the disk with models.
 
-    `host_factor` is a kernel launch's time on this CPU over an x86 server's (`c2c.cost.HostTime`);
-    None: not measured.
+    `host_factor`: a launch's time over an x86 server's (`c2c.cost.HostTime`); None: not measured.
     """
 
     memory_bytes: Count
@@ -145,10 +144,10 @@ class Ranks:
     """Equal GPUs that compute each step together, see `c2c.hardware.grouped`.
 
     Attributes:
-      gbps: rate each way in a collective, 1e9 bytes a second.
-      latency_s: time of a collective of few bytes.
-      over_link: whether collectives contend with weights on the hosts' links.
-      experts_apart: whether each GPU has whole experts.
+      gbps: each way in a collective, 1e9 bytes a second.
+      latency_s: of a small collective.
+      over_link: whether collectives use the hosts' links, beside weights.
+      experts_apart: whether GPUs have whole experts.
     """
 
     count: int
@@ -206,19 +205,19 @@ def load_platform(name: str) -> Platform:
 
 
 def cpu_platform() -> Platform:
-    """Return this machine as a platform: its cores and memory; rates are assumptions."""
+    """Return this machine as a platform; rates are assumptions."""
     return load_platform("cpu")
 
 
 def platform_from_mapping(data: Mapping[str, Any], *, where: str = "hardware") -> Platform:
-    """Build a platform from data in the form of `conf/hardware/*.yaml`.
+    """Build a platform from data as in `conf/hardware/*.yaml`.
 
     Args:
       data: name, gpu, host, link, mig, mig_more, mig_table, partition and notes.
-      where: prefix of fields in errors.
+      where: prefix in errors.
 
     Raises:
-      SettingError: a field is missing, unknown or out of range.
+      SettingError: a missing, unknown or invalid field.
     """
     if not isinstance(data, Mapping):
         raise SettingError(where, data, "a mapping")
@@ -255,12 +254,12 @@ def platform_from_mapping(data: Mapping[str, Any], *, where: str = "hardware") -
         raise
 
 
-def _layout_names(given: object, where: str) -> tuple[str, ...]:
-    if isinstance(given, Sequence) and not isinstance(given, str):
-        names = tuple(given)
+def _layout_names(value: object, where: str) -> tuple[str, ...]:
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        names = tuple(value)
         if all(isinstance(name, str) for name in names):
             return names
-    raise SettingError(where, given, "a list of names of MIG layouts")
+    raise SettingError(where, value, "a list of names of MIG layouts")
 
 
 def link_gbps(link: Link, variant: LinkVariant) -> float:
@@ -285,7 +284,7 @@ def link_gbps(link: Link, variant: LinkVariant) -> float:
 def scaled(
     platform: Platform, *, link: float = 1.0, hbm: float = 1.0, sms: float = 1.0
 ) -> Platform:
-    """Return the platform with its bandwidths and SMs multiplied; its MIG slices scale, too.
+    """Return the platform, and MIG slices, with multiplied bandwidths and SMs.
 
     Capacities, L2 and host memory do not change.
 

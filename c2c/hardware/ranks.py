@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 from c2c.hardware.conf import conf_names, read_yaml
-from c2c.hardware.cutting import Slice
 from c2c.hardware.platform import LinkVariant, Platform, Ranks, link_gbps
+from c2c.hardware.slices import Slice
 from c2c.ranges import Count, check_value
 
 __all__ = ["collectives_chip", "grouped", "one_rank"]
@@ -35,7 +35,7 @@ def _collective(platform: Platform, count: int) -> tuple[float, float]:
 def grouped(
     platform: Platform, count: int, *, variant: LinkVariant, experts_apart: bool = False
 ) -> Platform:
-    """Return several GPUs of a platform, each with host and link, as one device of their sums.
+    """Return several GPUs, each with host and link, as one device of their sums.
 
     Collectives use NVLink if the GPU's file states `nvlink_gbps`, else the hosts' links.
 
@@ -88,6 +88,6 @@ def one_rank(slice_: Slice) -> Slice:
     )  # fmt: skip
 
 
-def _times(count: int, of: object, names: tuple[str, ...]) -> dict[str, Any]:
-    values = {name: getattr(of, name) for name in names}
+def _times(count: int, part: object, names: tuple[str, ...]) -> dict[str, Any]:
+    values = {name: getattr(part, name) for name in names}
     return {name: count * value for name, value in values.items() if value is not None}

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from c2c.errors import SettingError
-from c2c.hardware.cutting import Placed, placed
 from c2c.hardware.mig import MigConfig
 from c2c.hardware.placement import Partition
 from c2c.hardware.platform import Platform, load_platform
+from c2c.hardware.slices import Placed, placed
 
 __all__ = ["Reconfiguration", "reconfiguration"]
 
@@ -22,10 +22,10 @@ class Reconfiguration:
     """A change of a chip's layout.
 
     Attributes:
-      kept: instances that continue to serve.
-      destroyed: instances that must first be idle.
-      seconds: from the first destruction to the last creation, without loading.
-      carried_from: chip on which the times were measured, if another one; else "".
+      kept: instances that go on serving.
+      destroyed: idle instances.
+      seconds: from first destruction to last creation, without loading.
+      carried_from: chip of the measured times, if another; else "".
     """
 
     kept: tuple[Placed, ...]
@@ -38,13 +38,13 @@ class Reconfiguration:
 def reconfiguration(
     platform: Platform, before: MigConfig | str, after: MigConfig | str
 ) -> Reconfiguration:
-    """Return the instances kept, destroyed and created by a change of layout, and its time.
+    """Return the instances kept, destroyed and created by a change, and its time.
 
     Instances with the same profile and start stay. Others change one after another. The whole chip
     has no instances.
 
     Raises:
-      SettingError: a layout that the chip lacks, or a chip that cannot be cut.
+      SettingError: no such layout, or an uncut chip.
     """
     if platform.partition is None:
         raise SettingError("hardware", platform.name, "a GPU that can be cut into MIG slices")

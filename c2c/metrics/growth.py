@@ -24,7 +24,7 @@ class Growth:
 
     Attributes:
       since_s, until_s: start and end of the growth.
-      arrived: requests that arrived meanwhile.
+      arrived: arrivals meanwhile.
       waiting: length at the end.
     """
 
@@ -37,7 +37,7 @@ class Growth:
 def growth_of(
     arrival_s: Floats, left_s: Floats, missed: npt.NDArray[np.bool_], span: tuple[float, float]
 ) -> Growth | None:
-    """Return the growth until the last arrival; None if served."""
+    """Return the growth until the last arrival, if any."""
     first_s, last_s = span
     waiting = int(np.count_nonzero(left_s > last_s))
     if waiting < FEWEST or last_s <= first_s:

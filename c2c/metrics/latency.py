@@ -52,14 +52,14 @@ def e2e_s(arrival_s: Floats, finished_s: Floats) -> Floats:
 
 
 def meets_ttft(ttft: Floats, ttft_slo_s: Floats | float) -> Bools:
-    """Return whether requests met TTFT; failed ones (NaN) did not."""
+    """Return whether requests met TTFT; failed (NaN) did not."""
     return np.asarray(ttft <= ttft_slo_s)
 
 
 def meets_tpot(
     tpot: Floats, tpot_slo_s: Floats | float, output_tokens: npt.NDArray[Any], finished: Bools
 ) -> Bools:
-    """Return whether requests met TPOT: one output token does, a failed request never."""
+    """Return whether requests met TPOT: with one output token, unless failed."""
     one_token = np.asarray(output_tokens) <= 1
     return np.asarray(finished & (one_token | (tpot <= tpot_slo_s)))
 
@@ -74,7 +74,7 @@ def attainment(met: Bools) -> float:
 
 
 def span_s(arrival_s: Floats, finished_s: Floats) -> float:
-    """Return the seconds from the first arrival to the last event."""
+    """Return seconds from first arrival to last event."""
     if not len(arrival_s):
         return 0.0
     done = finished_s[np.isfinite(finished_s)]
@@ -83,7 +83,7 @@ def span_s(arrival_s: Floats, finished_s: Floats) -> float:
 
 
 def goodput_rps(met_both: Bools, span: float) -> float:
-    """Return requests within both targets a second; 0 if span is 0."""
+    """Return requests within both targets a second; 0 without span."""
     return float(np.count_nonzero(met_both) / span) if span > 0 else 0.0
 
 
@@ -94,12 +94,12 @@ def percentiles(
     mean: float | None = None,
     overwrite: bool = False,
 ) -> dict[str, float]:
-    """Return {"mean", "p50", ...} of the values that are not NaN; all NaN if there are none.
+    """Return {"mean", "p50", ...} of the values that are not NaN; all NaN if none.
 
     Args:
-      ps: in percent, interpolated linearly between order statistics.
+      ps: in percent, interpolated linearly.
       mean: known mean; None: it is computed.
-      overwrite: whether the values, none of them NaN, may be reordered.
+      overwrite: whether the values, without NaN, may be reordered.
     """
     numbers = values if overwrite else values[~np.isnan(values)]
     if not len(numbers):
@@ -110,12 +110,12 @@ def percentiles(
     return {"mean": mean} | {f"p{p:g}": float(v) for p, v in zip(ps, quantiles, strict=True)}
 
 
-def _order_statistics(known: Floats, ps: Sequence[float]) -> Floats:
-    """Return percentiles equal to `np.percentile` to the bit, faster; reorders values."""
-    ranks = (len(known) - 1) * (np.asarray(ps, np.float64) / 100.0)
+def _order_statistics(values: Floats, ps: Sequence[float]) -> Floats:
+    """Return percentiles equal to `np.percentile`'s bits; reorders values."""
+    ranks = (len(values) - 1) * (np.asarray(ps, np.float64) / 100.0)
     below = ranks.astype(np.intp)
-    above = np.minimum(below + 1, len(known) - 1)
-    known.partition(np.unique(np.concatenate([below, above])))
-    low, high, part = known[below], known[above], ranks - below
+    above = np.minimum(below + 1, len(values) - 1)
+    values.partition(np.unique(np.concatenate([below, above])))
+    low, high, part = values[below], values[above], ranks - below
     gap = high - low
     return np.asarray(np.where(part >= 0.5, high - gap * (1.0 - part), low + gap * part))

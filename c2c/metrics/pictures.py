@@ -26,7 +26,7 @@ _MODELS_SHOWN = 8
 
 
 class Axis(NamedTuple):
-    """An axis with label and unit; `ticks` has texts by value."""
+    """An axis with label and unit; `ticks`: texts by value."""
 
     label: str
     low: float
@@ -86,14 +86,14 @@ def chart(title: str, x: Axis, y: Axis, marks: Iterable[str], height: int = 200)
         f'<text x="2" y="13" font-size="12" font-weight="bold">{escape(title)}</text>'
     ]
     for value, text in y.marks().items():
-        at = float(y.y(value, height))
-        parts.append(f'<path d="M{_LEFT} {at:.1f}H{_RIGHT}" stroke="{_GRID}"/>'
-                     f'<text x="{_LEFT - 5}" y="{at + 3.5:.1f}" text-anchor="end">{escape(text)}'
+        place = float(y.y(value, height))
+        parts.append(f'<path d="M{_LEFT} {place:.1f}H{_RIGHT}" stroke="{_GRID}"/>'
+                     f'<text x="{_LEFT - 5}" y="{place + 3.5:.1f}" text-anchor="end">{escape(text)}'
                      "</text>")  # fmt: skip
     for value, text in x.marks().items():
-        at = float(x.x(value))
-        parts.append(f'<path d="M{at:.1f} {bottom}v4" stroke="{_GREY}"/>'
-                     f'<text x="{at:.1f}" y="{bottom + 15}" text-anchor="middle">{escape(text)}'
+        place = float(x.x(value))
+        parts.append(f'<path d="M{place:.1f} {bottom}v4" stroke="{_GREY}"/>'
+                     f'<text x="{place:.1f}" y="{bottom + 15}" text-anchor="middle">{escape(text)}'
                      "</text>")  # fmt: skip
     parts += marks
     parts.append(
@@ -140,18 +140,19 @@ def _distribution(
     )
     height = 200
     marks = [
-        f'<path d="M{at:.1f} {_TOP}V{height - _BELOW}" stroke="{_TARGET}" stroke-dasharray="2 3">'
+        f'<path d="M{place:.1f} {_TOP}V{height - _BELOW}" stroke="{_TARGET}" '
+        'stroke-dasharray="2 3">'
         f"<title>target: {target:g}</title></path>"
-        f'<text x="{at - 3:.1f}" y="{height - _BELOW - 5}" text-anchor="end" fill="{_TARGET}">'
+        f'<text x="{place - 3:.1f}" y="{height - _BELOW - 5}" text-anchor="end" fill="{_TARGET}">'
         "target</text>"
-        for target, at in zip(targets, x.x(targets), strict=True)
+        for target, place in zip(targets, x.x(targets), strict=True)
     ]
     keys: list[str] = []
     for one, all_of, ordered in zip(lines, values, series, strict=True):
         if not len(ordered):
             continue
-        at = np.unique(np.linspace(0, len(ordered) - 1, _POINTS).astype(int))
-        across, up = x.x(ordered[at]), y.y(100.0 * (at + 1) / len(all_of), height)
+        index = np.unique(np.linspace(0, len(ordered) - 1, _POINTS).astype(int))
+        across, up = x.x(ordered[index]), y.y(100.0 * (index + 1) / len(all_of), height)
         steps = "".join(f"H{a:.1f}V{b:.1f}" for a, b in zip(across, up, strict=True))
         stroke = f'fill="none" stroke="{one.colour}" stroke-width="2" '
         stroke += f'stroke-dasharray="{one.dashes}"/>'

@@ -29,7 +29,7 @@ class Records:
         return _joined([_columns(file, columns) for file in source])
 
     def during(self, columns: Sequence[str], since_s: float, until_s: float) -> pa.Table:
-        """Return the requests of a time span; a failed one counts at its arrival."""
+        """Return a span's requests; failed ones count at arrival."""
         import pyarrow.compute as pc
 
         ended, came = pc.field("finished_s"), pc.field("arrival_s")

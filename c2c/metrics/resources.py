@@ -23,19 +23,19 @@ DETAIL_COLUMNS = ("model", "started_s", "first_token_s", "finished_s", "prompt_t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
-    """Capacities of a fleet, by chip, by slice, and for KV caches by model and slice.
+    """Capacities of a fleet.
 
     Attributes:
       models: in the order of the rows of `kv_tokens`.
       link_gbps: f64[chips].
       hbm_gbps: f64[slices].
       kv_tokens: i64[models, slices], tokens of KV cache with that model alone.
-      max_batch: most requests in an instance's batch.
-      promise_gbps: f64[models], link rate promised to each engine; empty: none.
-      budget_gbps: f64[chips], link rate that may be promised.
+      max_batch: of an instance.
+      promise_gbps: f64[models], promised link rates; empty: none.
+      budget_gbps: f64[chips], link rates that may be promised.
       served_by: i64[models], an adapter's base.
-      handed: bool[slices], slices that decode requests prefilled elsewhere; records have no times
-        of the other slices. None: no such slices.
+      handed: bool[slices] that decode requests prefilled elsewhere; records lack the other slices'
+        times. None: none.
     """
 
     models: tuple[str, ...]
@@ -53,7 +53,7 @@ class Room:
 def shares_of(
     table: pa.Table, room: Room, span: tuple[float, float], concerned: npt.NDArray[np.bool_]
 ) -> dict[str, float]:
-    """Return the used share of each resource, from served requests."""
+    """Return each resource's used share, from served requests."""
     since, until = span
     seconds = until - since
     started, finished = numbers_of(table, "started_s"), numbers_of(table, "finished_s")

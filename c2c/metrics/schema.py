@@ -75,14 +75,14 @@ PHASE_SCHEMA = pa.schema(
 def record_table(
     columns: Mapping[str, npt.NDArray[Any]], names: Mapping[str, Sequence[str]]
 ) -> pa.Table:
-    """Return request records as a table of `RECORD_SCHEMA`.
+    """Return records as a table of `RECORD_SCHEMA`.
 
     Args:
       columns: one array per column; `model`, `start_kind`, `status` and `reason` hold codes.
-      names: names of the codes; by default `START_KINDS` and `STATUSES`.
+      names: of the codes; by default `START_KINDS` and `STATUSES`.
 
     Raises:
-      DataError: a column is missing, unknown or of another length, or a code has no name.
+      DataError: a missing, unknown or unequal column, or an unnamed code.
     """
     return _table(columns, {"start_kind": START_KINDS, "status": STATUSES, **names}, RECORD_SCHEMA)
 
@@ -90,7 +90,7 @@ def record_table(
 def phase_table(
     columns: Mapping[str, npt.NDArray[Any]], names: Mapping[str, Sequence[str]]
 ) -> pa.Table:
-    """Return a table of `PHASE_SCHEMA`; codes of `kind` are `PHASE_KINDS` by default."""
+    """Return a table of `PHASE_SCHEMA`; codes are `PHASE_KINDS` by default."""
     return _table(columns, {"kind": PHASE_KINDS, **names}, PHASE_SCHEMA)
 
 

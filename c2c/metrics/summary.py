@@ -72,7 +72,7 @@ class _Columns:
 
 @dataclass(slots=True)
 class _Totals:
-    """Additive numbers. Sums of floats are kept per model, so the order of models has no effect."""
+    """Additive numbers; float sums per model: order has no effect."""
 
     counts: Counter[str] = field(default_factory=Counter)
     sums: dict[str, list[float]] = field(default_factory=dict)
@@ -127,14 +127,14 @@ def summarise(
     run_stats: Mapping[str, Any] | None = None,
     parts: Sequence[Part] | None = None,
 ) -> dict[str, Any]:
-    """Return the JSON-able summary of a run; NaN becomes None.
+    """Return a run's JSON-able summary; NaN becomes None.
 
-    The division of models among parts does not change the result.
+    The division into parts has no effect.
 
     Args:
       records: with at least `SUMMARY_COLUMNS`.
-      run_stats: totals of the run, kept under "run".
-      parts: result of `summarised_parts`; None: it is called here.
+      run_stats: kept under "run".
+      parts: of `summarised_parts`; None: called here.
 
     Returns:
       requests, finished, failed, failures (by reason), span_s, arrival_rps, throughput_rps,
@@ -168,18 +168,18 @@ def summarise(
 
 
 def summarised_parts(
-    records: pa.Table | Records, each: Callable[..., Iterable[Part]] = map
+    records: pa.Table | Records, mapper: Callable[..., Iterable[Part]] = map
 ) -> list[Part]:
-    """Return the totals and latencies of each part, for `summarise`.
+    """Return each part's totals and latencies, for `summarise`.
 
     Args:
-      each: map over the parts, such as a process pool's.
+      mapper: such as a process pool's map.
 
     Raises:
       DataError: a column is missing.
     """
     records = _checked(records)
-    return list(each(partial(_summarise_part, records), range(len(records.parts))))
+    return list(mapper(partial(_summarise_part, records), range(len(records.parts))))
 
 
 def _checked(records: pa.Table | Records) -> Records:
@@ -265,13 +265,13 @@ def utilisation(
     instance_hbm_gbps: npt.NDArray[np.float64] | None = None,
     there_s: npt.NDArray[np.float64] | None = None,
 ) -> dict[str, Any]:
-    """Return mean utilisations over [0, end_s]: instances (time busy), link and HBM (bytes moved).
+    """Return mean utilisations over [0, end_s] of instances (busy), link and HBM (bytes).
 
     Args:
       end_s: 0 gives zeros.
       busy_s: seconds of each instance's steps.
-      link_capacity_gbps: of each chip's link, in the run's variant.
-      there_s: seconds in which each instance was in service; None: the whole run.
+      link_capacity_gbps: of each chip, in the run's variant.
+      there_s: seconds of each instance in service; None: the whole run.
     """
     busy, link = np.asarray(busy_s, float), np.asarray(chip_link_bytes, float)
     capacity = np.broadcast_to(link_capacity_gbps, len(link))

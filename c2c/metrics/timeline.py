@@ -28,16 +28,16 @@ def write_timeline(
     instance_names: Mapping[int, str] | None = None,
     link_capacity_gbps: float | None = None,
 ) -> int:
-    """Write phases as gzipped Chrome JSON trace events; return their number.
+    """Write phases as gzipped Chrome JSON trace events; return the count.
 
-    A chip is a process, an instance a thread, a phase a slice; a counter per chip has its link's
-    rate and percentage. Equal tables give equal bytes.
+    Chips are processes, instances threads, phases slices; a counter per chip has its link's rate
+    and percentage. Equal tables give equal bytes.
 
     Args:
       phases: table of `PHASE_SCHEMA`.
       stream: binary; it is not closed.
       instance_names: such as "1g.12gb #3", by number.
-      link_capacity_gbps: of each chip's link, 1e9 bytes a second.
+      link_capacity_gbps: of each chip, 1e9 bytes a second.
 
     Raises:
       DataError: a column is missing.

@@ -84,20 +84,20 @@ def judge(
     attainment: float = 0.99,
     looks: Iterable[Look] | None = None,
 ) -> dict[str, Any] | None:
-    """Return the verdict on a load, that of the worst part, as plain data; None without a load.
+    """Return the worst part's verdict on a load as plain data; None without a load.
 
     Args:
-      attainment: goal, the share of requests that should meet both targets.
-      looks: result of `looks_at`; None: it is called here.
+      attainment: goal, share of requests on both targets.
+      looks: of `looks_at`; None: called here.
 
     Returns:
-      `state`: served, missed or overload; `met`: share of requests that met both targets; `wanted`:
-      the goal; `binds`: key in `BINDS`, None if served; `text`: one or two lines. If not served,
-      also `models`, `since_s`, `until_s` and the shares of `shares_of`. For an overload
-      `offered_rps`, `served_rps`, `sustainable_rps`, `waiting` (without a first token) and
-      `in_service`. For missed targets `late`, `slow` and `failed` (shares), `failures` (counts by
-      reason) and `steady`. For several parts also `parts`, their number, and `as_bad`, the number
-      as bad as the worst.
+      `state`: served, missed or overload; `met`: share on both targets; `wanted`: the goal;
+      `binds`: key in `BINDS`, None if served; `text`: one or two lines. If not served, also
+      `models`, `since_s`, `until_s` and the shares of `shares_of`. For an overload `offered_rps`,
+      `served_rps`, `sustainable_rps`, `waiting` (without a first token) and `in_service`. For
+      missed targets `late`, `slow` and `failed` (shares), `failures` (counts by reason) and
+      `steady`. For several parts also `parts`, their number, and `as_bad`, the number as bad as the
+      worst.
     """
     run_records = Records((records,)) if isinstance(records, pa.Table) else records
     only = _run(run_records, room, 0) if len(run_records.parts) == 1 else None
@@ -132,7 +132,7 @@ _SERVED, _MISSED, _OVERLOAD = 0, 1, 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """Badness of a part: rank, requests that waited or missed, and those unfinished at its end."""
+    """Badness of a part: rank, waiting or missing requests, and unfinished ones."""
 
     rank: int
     amount: int
@@ -145,16 +145,16 @@ def looks_at(
     records: Records,
     room: Room,
     attainment: float,
-    each: Callable[..., Iterable[Look]] = map,
+    mapper: Callable[..., Iterable[Look]] = map,
 ) -> Iterable[Look]:
-    """Return the badness of each part for `judge`; nothing for a single part.
+    """Return each part's badness for `judge`; nothing for a single one.
 
     Args:
-      each: map over the parts; a process pool's starts at once.
+      mapper: a process pool's map starts at once.
     """
     if len(records.parts) == 1:  # `judge` reads it anyway
         return ()
-    return each(partial(_look_at, records, room, attainment), range(len(records.parts)))
+    return mapper(partial(_look_at, records, room, attainment), range(len(records.parts)))
 
 
 def _look_at(records: Records, room: Room, attainment: float, part: int) -> Look:
@@ -282,13 +282,13 @@ def _steady_rps(ends: Floats, window: Growth) -> float | None:
 # Misses are steady if three quarters of the run's twentieths (by arrival) have more than allowed;
 # else they came in bursts. The bottleneck is that of the whole load, or of the worst twentieth.
 def _misses(
-    run: _Run, room: Room, records: Records, most: int, wanted: float, queues: str
+    run: _Run, room: Room, records: Records, most: int, attainment: float, queues: str
 ) -> dict[str, Any]:
     missed = run.missed
     order = np.lexsort((run.model, run.arrival_s))
     parts = np.array_split(order, min(PARTS, len(order)))
     shares_missed = np.array([np.mean(missed[part]) for part in parts])
-    steady = bool(np.mean(shares_missed > 1.0 - wanted) >= STEADY)
+    steady = bool(np.mean(shares_missed > 1.0 - attainment) >= STEADY)
     part = order if steady else parts[int(shares_missed.argmax())]
     until = float(max(run.arrival_s[part].max(), run.ended_s[part].max()))
     since = float(run.arrival_s[part].min())
@@ -301,7 +301,7 @@ def _misses(
     sent = np.bincount(run.model, minlength=len(room.models))
     with np.errstate(invalid="ignore"):  # a model without requests: 0 / 0
         share = np.bincount(run.model, weights=missed, minlength=len(room.models)) / sent
-    by_model = [room.models[m] for m in np.flatnonzero(share > 1.0 - wanted)]
+    by_model = [room.models[m] for m in np.flatnonzero(share > 1.0 - attainment)]
     verdict = {
         "models": by_model,
         "since_s": since,
@@ -319,7 +319,7 @@ def _misses(
     when = "all the time" if steady else f"in bursts, the worst from {since:,.0f} to {until:,.0f} s"
     first = (
         f"targets missed {when}{_named(by_model, room, ', by ')}: {_percent(np.mean(~missed))} of "
-        f"requests met both (goal {_percent(wanted)}); {reasons}; {queues}"
+        f"requests met both (goal {_percent(attainment)}); {reasons}; {queues}"
     )
     return verdict | {"text": [first, _why(verdict)]}
 

@@ -26,7 +26,7 @@ DEFAULT_TPOT_SLO_S = 0.2  # five tokens a second, about reading speed; the paper
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """A served model with name, spec, weights and targets; an `adapter`'s are those of `base`."""
+    """A served model; an `adapter`'s spec, weights and targets are those of `base`."""
 
     name: str
     spec: ModelSpec
@@ -60,22 +60,20 @@ def is_shipped(catalog: Mapping[str, Any]) -> bool:
 def load_catalog(
     name_or_mapping: str | Mapping[str, Any] | Sequence[Mapping[str, Any]],
 ) -> tuple[Deployment, ...]:
-    """Return the deployments of a catalog, most popular first.
+    """Return a catalog's deployments, most popular first.
 
     `copies` above 1 give `<name>-000`, `<name>-001` and so on; the default name is the spec's.
-    Order "round_robin" takes one copy of each entry in turn, "sequential" (the default) all of an
-    entry.
+    Order "round_robin" takes entries in turn, "sequential" (the default) all copies of one.
 
     Args:
-      name_or_mapping: a name of `conf/catalog/*.yaml`, or its content: a mapping with `models` and
-        optionally `order`, or only the list. An entry has spec (see `load_spec`) and optionally
-        name, copies, ttft_slo_s, tpot_slo_s, priority, deadline_s, precision (see `at_precision`)
-        and spec_name, by which a layout tells models of one spec apart. An adapter's has name, base
-        (an entry's name), rank and optionally modules (see `Adapter`), copies, priority,
-        deadline_s.
+      name_or_mapping: a name of `conf/catalog/*.yaml`, a mapping with `models` and optionally
+        `order`, or the list alone. An entry has spec (see `load_spec`) and optionally name, copies,
+        ttft_slo_s, tpot_slo_s, priority, deadline_s, precision (see `at_precision`) and spec_name,
+        by which layouts tell equal specs apart. An adapter's has name, base (an entry's name), rank
+        and optionally modules (see `Adapter`), copies, priority, deadline_s.
 
     Raises:
-      SettingError: an unknown catalog, key or model, a bad value, or a name that occurs twice.
+      SettingError: an unknown catalog, key or model, a bad value, or a repeated name.
       DataError: the file is not YAML.
     """
     data: Any = _read(name_or_mapping) if isinstance(name_or_mapping, str) else name_or_mapping
@@ -117,7 +115,7 @@ def _read(name: str) -> Any:
 
 
 def host_bytes(deployments: Sequence[Deployment]) -> NDArray[np.float64]:
-    """Return deployments' weights in host memory; adapters' with the base's."""
+    """Return deployments' host bytes; adapters' with the base's."""
     row = {d.name: k for k, d in enumerate(deployments)}
     result = np.array([0.0 if d.adapter else float(weight_bytes(d.spec)) for d in deployments])
     for d in deployments:

@@ -32,14 +32,13 @@ class Family:
     """Reader of configs of one model_type.
 
     Attributes:
-      fields: from a config to the spec's fields beyond the common ones.
-      defaults: transformers' defaults for absent fields; a null field is not absent.
-      windowed: from a config without layer names to the windowed layers; None: a window has no
-        effect.
+      fields: from a config to uncommon fields of the spec.
+      defaults: transformers' for absent fields; null is not absent.
+      windowed: from a config without layer names to windowed layers; None: none.
       names_layers: whether transformers reads a config's layer kinds.
-      turns_part: whether it reads the rotated fraction of a head.
-      prepare: from a config to fields under other families' names.
-      modules: starts of modules' names where they differ from `gemms`'.
+      turns_part: whether it reads a head's rotated fraction.
+      prepare: from a config to other families' field names.
+      modules: starts of modules' names unlike `gemms`'.
     """
 
     fields: Callable[[Reader], dict[str, Any]]

@@ -20,15 +20,15 @@ _DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4, "float64": 8}
 def from_hf_config(
     config: Mapping[str, Any], name: str, *, families: Collection[str] = FAMILIES.keys()
 ) -> ModelSpec:
-    """Build a spec from the content of a Hugging Face config.json of transformers 4 or 5.
+    """Build a spec from a Hugging Face config.json of transformers 4 or 5.
 
-    The spec of a vision-language model describes only its language model.
+    A vision-language model's spec is its language model's.
 
     Args:
-      name: name of the spec, and the start of fields in errors.
+      name: the spec's, and prefix in errors.
 
     Raises:
-      SettingError: the architecture is not supported, or a field is missing or wrong.
+      SettingError: an unsupported architecture, or a missing or wrong field.
     """
     family = config.get("model_type")
     inner = config.get("text_config")

@@ -12,10 +12,10 @@ _MOST_BYTES = 1 << 27  # limit of a file; the largest tokenizers and indices hav
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a UTF-8 file.
+    """Return a UTF-8 file's text.
 
     Raises:
-      DataError: it cannot be read, is too large, or is not UTF-8.
+      DataError: unreadable, too large, or not UTF-8.
     """
     try:
         size = path.stat().st_size
@@ -29,7 +29,7 @@ def read_text(path: Path) -> str:
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
-    """Return the object in a JSON file.
+    """Return a JSON file's object.
 
     Raises:
       DataError: it is no readable JSON object.
@@ -41,11 +41,11 @@ def json_object(text: str | bytes, where: str, *, is_unique: bool = False) -> di
     """Parse a JSON object.
 
     Args:
-      where: name of the file, for errors.
-      is_unique: whether a repeated name is an error; if not, its last value counts.
+      where: file, for errors.
+      is_unique: whether a repeated name is an error; else its last value counts.
 
     Raises:
-      DataError: the text is not a JSON object, or nests too deeply.
+      DataError: no JSON object, or too deep nesting.
     """
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

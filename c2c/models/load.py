@@ -27,11 +27,11 @@ def load_spec(name_or_path: str | Path) -> ModelSpec:
     """Return a model's spec.
 
     Args:
-      name_or_path: one of `catalog_names()`, or the path of a config or its folder.
+      name_or_path: of `catalog_names()`, or a config's or folder's path.
 
     Raises:
-      SettingError: neither a known name nor a path, or the config is not supported.
-      DataError: the file is no JSON object.
+      SettingError: an unknown name, or an unsupported config.
+      DataError: no JSON object.
     """
     text = str(name_or_path)
     if text in catalog_names():
@@ -45,7 +45,7 @@ def load_spec(name_or_path: str | Path) -> ModelSpec:
 
 
 def spec_files(name_or_path: str | Path) -> tuple[Path, ...]:
-    """Return the files that `load_spec` reads, none for a shipped model."""
+    """Return the files of `load_spec`, none for shipped models."""
     text = str(name_or_path)
     return () if text in catalog_names() else config_files(_file(text))
 

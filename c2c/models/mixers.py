@@ -21,8 +21,8 @@ class Product(NamedTuple):
 class Cache(NamedTuple):
     """A cache of one layer; `values` are of an entry, which is of `ratio` positions.
 
-    `held` positions are kept at most, `read` read by a query; 0: all. `pair` is the multiply-adds
-    of a query with an entry, over all heads.
+    It has at most `held` positions, a query reads `read`; 0: all. `pair`: multiply-adds of a query
+    with an entry, over all heads.
     """
 
     values: int
@@ -45,9 +45,9 @@ class Mixer:
 
     Attributes:
       parameters: of a layer, outside of products.
-      moved: values read and written for a token, beside products and caches.
+      moved: values read and written a token, beside products and caches.
       heads: query heads; 0 for a state.
-      readers: heads of the cache that a decode step reads apart.
+      readers: cache heads that decodes read apart.
       head_dim: of a query head.
       state_bytes: of a sequence's state in a layer.
       state_flops: of a token on it.
@@ -102,12 +102,14 @@ def _windowed(spec: ModelSpec) -> tuple[frozenset[int], int]:
     return frozenset(layers) & frozenset(some), spec.partial_window
 
 
-def _heads(spec: ModelSpec, layers: tuple[int, ...], held: int, read: int, indexed: bool) -> Mixer:
+def _heads(
+    spec: ModelSpec, layers: tuple[int, ...], window: int, read: int, indexed: bool
+) -> Mixer:
     form = Heads(
         heads=spec.heads, kv_heads=spec.kv_heads, head_dim=spec.head_dim,
         value_dim=spec.value_dim or spec.head_dim, sinks=spec.attention_sinks,
     )  # fmt: skip
-    is_other = held > 0 and spec.windowed_heads is not None
+    is_other = window > 0 and spec.windowed_heads is not None
     one = spec.windowed_heads if is_other and spec.windowed_heads else form
     prefix, gated = "self_attn", spec.attention_gate
     q, k = one.heads * one.head_dim, one.kv_heads * one.head_dim
@@ -121,7 +123,7 @@ def _heads(spec: ModelSpec, layers: tuple[int, ...], held: int, read: int, index
     further = spec.qkv_bias * (q + k + v) + spec.o_bias * spec.hidden + one.sinks * one.heads
     if spec.qk_norm:
         further += q + k if spec.qk_norm_whole else 2 * one.head_dim
-    caches = [Cache(k + v, one.heads * (one.head_dim + one.value_dim), held, read)]
+    caches = [Cache(k + v, one.heads * (one.head_dim + one.value_dim), window, read)]
     if indexed and spec.index is not None:
         index = spec.index
         products.append(
@@ -138,7 +140,9 @@ def _heads(spec: ModelSpec, layers: tuple[int, ...], held: int, read: int, index
     )  # fmt: skip
 
 
-def _latent(spec: ModelSpec, layers: tuple[int, ...], held: int, read: int, indexed: bool) -> Mixer:
+def _latent(
+    spec: ModelSpec, layers: tuple[int, ...], window: int, read: int, indexed: bool
+) -> Mixer:
     latent, prefix, h = spec.latent, "self_attn", spec.hidden
     assert latent is not None
     q, values = spec.heads * spec.head_dim, spec.heads * latent.value_dim
@@ -156,7 +160,7 @@ def _latent(spec: ModelSpec, layers: tuple[int, ...], held: int, read: int, inde
     ]
     further = latent.q_rank + latent.kv_rank  # a norm before each second product
     pair = spec.heads * (spec.head_dim + latent.value_dim)
-    caches = [Cache(latent.kv_rank + latent.rope_dim, pair, held, read)]
+    caches = [Cache(latent.kv_rank + latent.rope_dim, pair, window, read)]
     if indexed and spec.index is not None:
         index, prefix = spec.index, f"{prefix}.indexer"
         keys = {f"{prefix}.wk": index.dim}

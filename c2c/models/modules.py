@@ -14,10 +14,10 @@ _MOST_ALTERNATIVES = 64
 
 
 class Modules:
-    """Set of modules from names, patterns with stars, or expressions of names and `.*`.
+    """Set of modules from names, starred patterns, or expressions of names and `.*`.
 
-    Names are those of `c2c.models.gemms` as in the family's checkpoints; a name stands for what is
-    below it, too.
+    Names are those of `c2c.models.gemms` in the family's checkpoints; a name includes what is below
+    it.
     """
 
     def __init__(self, entries: Iterable[str], family: str, field: str) -> None:

@@ -31,24 +31,24 @@ _CACHED: Final = {"bf16": 0, "fp8": 1, "int8": 1}  # bytes of a value; 0: those 
 _PARTS = ("weights", "compute", "cache")
 
 
-def at_precision(spec: ModelSpec, given: object, where: str = "precision") -> ModelSpec:
-    """Return a model at a precision, whatever its checkpoint has.
+def at_precision(spec: ModelSpec, value: object, where: str = "precision") -> ModelSpec:
+    """Return a model at a precision.
 
     Args:
-      given: a name of `PRECISIONS`, with its usual cache; or a mapping with some of `weights` (such
-        a name), `compute` ("bf16", or the weights' own kernels, then demanded of the chip) and
-        `cache` ("bf16", "fp8" or "int8").
+      value: of `PRECISIONS`, with its usual cache; or a mapping with some of `weights` (such a
+        name), `compute` ("bf16", or the weights' kernels, which the chip must have) and `cache`
+        ("bf16", "fp8" or "int8").
 
     Raises:
-      SettingError: an unknown name or key, MXFP4 weights without experts, or `compute` that the
-        weights do not allow.
+      SettingError: an unknown name or key, MXFP4 weights without experts, or `compute` unlike the
+        weights.
     """
-    parts = {"weights": given} if isinstance(given, str) else given
+    parts = {"weights": value} if isinstance(value, str) else value
     if not isinstance(parts, Mapping) or not parts:
-        raise SettingError(where, given, f"a name, or a mapping with {', '.join(_PARTS)}")
+        raise SettingError(where, value, f"a name, or a mapping with {', '.join(_PARTS)}")
     check_keys(parts, _PARTS, where)
     if "weights" in parts:
-        name, field = parts["weights"], where if isinstance(given, str) else f"{where}.weights"
+        name, field = parts["weights"], where if isinstance(value, str) else f"{where}.weights"
         if not isinstance(name, str) or name not in PRECISIONS:
             raise unknown_name(field, name, PRECISIONS)
         if name == "mxfp4" and not spec.experts:

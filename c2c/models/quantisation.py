@@ -48,10 +48,10 @@ _KEPT = ("modules_to_not_convert", "ignored_layers", "ignore", "exclude_modules"
 
 
 def read_config(file: Path) -> dict[str, Any]:
-    """Return the content of a config.json, with the quantisation of a file beside it.
+    """Return a config.json's content, with the quantisation of a file beside it.
 
     Raises:
-      DataError: a file is no readable JSON object, or about quantisation and of no known name.
+      DataError: no JSON object, or a quantisation file of unknown name.
     """
     config = read_json_object(file)
     _, *beside = config_files(file)
@@ -73,13 +73,13 @@ def config_files(file: Path) -> tuple[Path, ...]:
 
 
 def quantised(spec: ModelSpec, config: object, where: str) -> ModelSpec:
-    """Return an unquantised spec with the quantisation that its config has.
+    """Return a spec with its config's quantisation.
 
     Args:
-      config: content of one of `FIELDS` of the config.
+      config: content of one of its `FIELDS`.
 
     Raises:
-      SettingError: the quantisation is not supported, or a field is missing or wrong.
+      SettingError: an unsupported quantisation, or a missing or wrong field.
     """
     if not isinstance(config, Mapping):
         raise SettingError(where, config, "a mapping")
@@ -136,14 +136,14 @@ def quantised(spec: ModelSpec, config: object, where: str) -> ModelSpec:
 
 
 def _assigned(
-    spec: ModelSpec, form: WeightFormat | None, where: str, kept: Any, named: Any
+    spec: ModelSpec, form: WeightFormat | None, where: str, exceptions: Any, named: Any
 ) -> ModelSpec:
     field = f"{where}.modules_to_not_convert"
-    if isinstance(kept, str) or not all(isinstance(entry, str) for entry in kept):
-        raise SettingError(field, kept, "a list of names")
+    if isinstance(exceptions, str) or not all(isinstance(entry, str) for entry in exceptions):
+        raise SettingError(field, exceptions, "a list of names")
     if not isinstance(named, Mapping) or not all(isinstance(v, Mapping) for v in named.values()):
         raise SettingError(f"{where}.quantized_layers", named, "a mapping of mappings")
-    wide, formats = Modules(kept, spec.family, field), dict[WeightFormat, list[str]]()
+    wide, formats = Modules(exceptions, spec.family, field), dict[WeightFormat, list[str]]()
     for name, value in named.items():
         if (one := _modelopt(value, f"{where}.quantized_layers.{name}")) is not None:
             formats.setdefault(one, []).append(name)

@@ -14,16 +14,16 @@ __all__ = ["rank_of"]
 
 @lru_cache(maxsize=256)
 def rank_of(spec: ModelSpec, ranks: int, *, experts_apart: bool = False) -> ModelSpec:
-    """Return the part of a model on one tensor-parallel rank, as a narrower model.
+    """Return a model's part on a tensor-parallel rank, as a narrower model.
 
-    Heads, feed-forward columns and the vocabulary are split; norms, routers and projections to
-    latents and indices are replicated, as are too few key/value heads.
+    Heads, feed-forward columns and vocabulary are split; norms, routers, projections to latents and
+    indices, and too few key/value heads are replicated.
 
     Args:
       experts_apart: whether a rank has whole experts.
 
     Raises:
-      SettingError: the ranks cannot share heads, columns or experts evenly.
+      SettingError: uneven shares of heads, columns or experts.
 
     Source: Megatron-LM, arXiv:1909.08053, section 3; replicated key heads as in vLLM.
     """

@@ -66,10 +66,10 @@ class Reader:
             raise SettingError(f"{self.where}.{where}.{name}", entries, "a list of numbers above 0")
         return tuple(self.number(f"{where}.{name}", value, 1.0) for value in entries)
 
-    def demand(self, name: str, value: Any, wanted: Any) -> None:
+    def demand(self, name: str, value: Any, expected: Any) -> None:
         """Raise unless a field that changes shapes is supported."""
         setting = self.config.get(name, value)
-        if setting != wanted:
+        if setting != expected:
             raise SettingError(
-                f"{self.where}.{name}", setting, f"{wanted!r}, the only form supported"
+                f"{self.where}.{name}", setting, f"{expected!r}, the only form supported"
             )

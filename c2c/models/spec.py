@@ -21,18 +21,18 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RopeScaling:
-    """Scaling of rotary frequencies beyond a model's original context.
+    """Scaling of rotary frequencies beyond the original context.
 
     Attributes:
       kind: "linear", "llama3", "yarn", "longrope" or "dynamic".
       factor: of the context; unused by "longrope".
-      low_freq_factor: "llama3": wavelengths between this bound and the next are interpolated.
+      low_freq_factor: "llama3": interpolation up to the next bound.
       high_freq_factor: "llama3".
-      original_max_position: of the training; for "dynamic", and by default, the maximum.
+      original_max_position: of the training; by default, and for "dynamic", the maximum.
       attention_factor: "yarn", "longrope": of cosine and sine.
-      beta_fast: "yarn": turns in the original context above which frequencies stay.
-      beta_slow: "yarn": turns below which it is scaled in full.
-      truncate: "yarn": whether the range between ends at whole pairs.
+      beta_fast: "yarn": turns in the original context; above, frequencies stay.
+      beta_slow: "yarn": turns; below, full scaling.
+      truncate: "yarn": whether the range ends at whole pairs.
       short_factor: "longrope": per pair, within the original context.
       long_factor: "longrope": per pair, beyond it.
     """
@@ -56,8 +56,8 @@ class Latent:
 
     Attributes:
       kv_rank: size of the cached vector.
-      rope_dim: rotated values of a key, cached beside it, for all heads.
-      nope_dim: unrotated values of a head's query and key.
+      rope_dim: rotated key values, cached beside it, for all heads.
+      nope_dim: unrotated values of a head.
       value_dim: of a head.
       q_rank: of the latent vector of queries; 0: none.
     """
@@ -71,7 +71,7 @@ class Latent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heads:
-    """Attention heads of windowed layers where others differ; `sinks`: a learned logit each."""
+    """Attention heads of other windowed layers; `sinks`: a learned logit each."""
 
     heads: int
     kv_heads: int
@@ -82,13 +82,13 @@ class Heads:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Indexer:
-    """Sparse attention: small heads score all cached keys, and attention reads the best of them.
+    """Sparse attention: small heads score cached keys, attention reads the best.
 
     Attributes:
-      heads: index heads; one index key serves all.
-      top_k: cached positions that attention reads at most.
-      layers: layers with their own index; other sparse layers use the last one.
-      is_weighted: whether each head has a projected weight.
+      heads: index heads, with one key.
+      top_k: most positions read.
+      layers: layers with an index; other sparse layers use the last one.
+      is_weighted: whether heads have projected weights.
 
     Source: DeepSeek-V3.2-Exp, arXiv:2512.02556, section 2.1.
     """
@@ -103,18 +103,18 @@ class Indexer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compressed:
-    """Attention over the last positions and over compressed earlier ones (DeepSeek-V4).
+    """Attention over the last positions and compressed earlier ones (DeepSeek-V4).
 
     One head of `ModelSpec.head_dim` is key and value. A layer of ratio r has an entry for each r
     positions beside its window.
 
     Attributes:
       ratios: of each layer; 0: the window alone.
-      window: positions held uncompressed.
+      window: uncompressed positions.
       q_rank: of the latent vector of queries.
       out_rank: of a group's latent output.
-      out_groups: groups of heads with their own output projection.
-      index_ratio: of the layers that read the best `top_k` entries by an index.
+      out_groups: head groups with output projections.
+      index_ratio: of layers that read `top_k` entries by an index.
     """
 
     ratios: tuple[int, ...]
@@ -130,18 +130,18 @@ class Compressed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinearAttention:
-    """Layers with a state of a fixed size for each sequence instead of a cache.
+    """Layers with a fixed-size state of a sequence instead of a cache.
 
     Gated DeltaNet (arXiv:2412.06464), Kimi Delta Attention (arXiv:2510.26692) and Mamba-2
-    (arXiv:2405.21060), whose groups, state and heads are key heads, key size and value size here.
+    (arXiv:2405.21060) (its groups, state, heads: here key heads, key size, value size).
 
     Attributes:
       key_heads: query heads, and key heads.
       value_heads: each has a state [key_dim, value_dim].
-      kernel: width of the convolution over queries, keys and values, in positions.
-      inputs: modules that project the activations, and their columns.
+      kernel: width of the convolution, in positions.
+      inputs: projecting modules and their columns.
       parameters: of a layer outside of projections: convolution, norms, decays.
-      element_bytes: of a value of the state.
+      element_bytes: of a state's value.
     """
 
     layers: tuple[int, ...]
@@ -164,17 +164,17 @@ class LinearAttention:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightFormat:
-    """Quantisation format of a published checkpoint's matrices.
+    """Quantisation format of a checkpoint.
 
     Attributes:
       bits: of a weight.
       block: outputs and inputs that share a scale; 0: all.
       scale_bytes: of a scale.
-      has_zeros: whether each scale has a zero point of `bits`.
+      has_zeros: whether scales have zero points of `bits`.
       input_bytes: further bytes an input, such as GPTQ's order of groups.
       matrix_bytes: further bytes a matrix, such as NVFP4's scale of scales.
-      kernel: precision of the kernels, see `conf/kernels`; "bf16": weights are widened.
-      is_demanded: whether a chip without such kernels is refused; else it widens weights.
+      kernel: of `conf/kernels`; "bf16": weights are widened.
+      is_demanded: whether chips without such kernels are refused; else they widen weights.
     """
 
     kind: Literal["fp8", "mxfp4", "awq", "gptq", "modelopt", "compressed-tensors"]
@@ -192,7 +192,7 @@ class WeightFormat:
 
 @dataclass(frozen=True, slots=True)
 class OtherFormat:
-    """Modules of one name with another `form` (None: unquantised), in `layers` (None: all)."""
+    """Other modules of a name by `form` (None: unquantised), in `layers` (None: all)."""
 
     module: str
     layers: tuple[int, ...] | None
@@ -201,13 +201,13 @@ class OtherFormat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
-    """Shapes of a model's weights and caches; layers are alike except for the fields below.
+    """Shapes of a model's weights and caches, alike in all layers but for the fields below.
 
-    `sliding_window` is the window of every layer; 0: none, or `partial_window` in `window_layers`.
-    `intermediate` is the width of a dense block, `moe_intermediate` of an expert,
-    `shared_intermediate` of all shared experts or a dense block beside the experts; `dense_layers`
-    have no experts. With `latent`, `head_dim` is of a query head. A layer without attention or
-    feed-forward block has half of the norms.
+    `sliding_window` is every layer's window; 0: none, or `partial_window` in `window_layers`.
+    `intermediate` is a dense block's width, `moe_intermediate` of an expert, `shared_intermediate`
+    of all shared experts or a dense block beside the experts; `dense_layers` have no experts. With
+    `latent`, `head_dim` is of a query head. Layers without attention or feed-forward block have
+    half the norms.
     """
 
     name: str

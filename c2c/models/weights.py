@@ -37,7 +37,7 @@ Kind = Literal["dense", "expert", "head"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gemm:
-    """A weight matrix [k, n] that a forward pass multiplies `count` times (once a layer, or once).
+    """A weight matrix [k, n], multiplied `count` times (once a layer, or once).
 
     `kind`: "dense": every token, "expert": one of `ModelSpec.experts` matrices, "head": rows that
     need logits.
@@ -59,7 +59,7 @@ class Gemm:
 
 @lru_cache(maxsize=256)
 def gemms(spec: ModelSpec) -> tuple[Gemm, ...]:
-    """Return all GEMMs of a forward pass, in the order of a layer, the head last.
+    """Return a forward pass's GEMMs in a layer's order, the head last.
 
     As in engines, q, k, v are fused, and gate and up.
     """
@@ -110,13 +110,13 @@ def gemms(spec: ModelSpec) -> tuple[Gemm, ...]:
 
 
 def _feed_forward(
-    spec: ModelSpec, start: str, at: str, width: int, inner: int
+    spec: ModelSpec, start: str, prefix: str, width: int, inner: int
 ) -> list[tuple[str, int, list[tuple[str, int]]]]:
-    up = [(f"{at}.up_proj", inner)]
+    up = [(f"{prefix}.up_proj", inner)]
     if spec.gated_mlp:
-        up = [(f"{at}.gate_proj", inner), *up]
+        up = [(f"{prefix}.gate_proj", inner), *up]
     name = f"{start}gate_up" if spec.gated_mlp else f"{start}up"
-    return [(name, width, up), (f"{start}down", inner, [(f"{at}.down_proj", width)])]
+    return [(name, width, up), (f"{start}down", inner, [(f"{prefix}.down_proj", width)])]
 
 
 def _by_format(
@@ -217,7 +217,7 @@ class CacheShape(NamedTuple):
     """Cache positions of a sequence: full * t + windowed * min(t, window) + state for t tokens.
 
     The unit is the greatest common divisor of the bytes per token of full layers, windowed layers
-    and state; without windows or state one position a token.
+    and state; else one position a token.
     """
 
     full: int  # per token, layers without a window
@@ -243,7 +243,7 @@ def cache_shape(spec: ModelSpec) -> CacheShape:
 def read_shape(spec: ModelSpec) -> CacheShape:
     """Return what attention reads of a sequence, in the unit of `cache_shape`.
 
-    Sparse attention reads a window of its best positions; shorter windows are parts of the longest.
+    Sparse attention reads a window of its best positions.
     """
     return _shapes(spec)[1]
 
@@ -271,7 +271,7 @@ def _shapes(spec: ModelSpec) -> tuple[CacheShape, CacheShape]:
 
 
 def kv_bytes_per_token(spec: ModelSpec, position: int = 0) -> int:
-    """Return the bytes that the token at a position, from 0, adds to a sequence's cache.
+    """Return the bytes that the token at a position, from 0, adds to the cache.
 
     A token beyond a window overwrites the oldest one; a state does not grow.
     """
@@ -279,7 +279,7 @@ def kv_bytes_per_token(spec: ModelSpec, position: int = 0) -> int:
 
 
 def kv_bytes(spec: ModelSpec, tokens: ArrayLike) -> NDArray[np.int64]:
-    """Return the bytes of cache and state for sequences of this many tokens, of any shape.
+    """Return the bytes of cache and state of sequences; `tokens` of any shape.
 
     Raises:
       SettingError: negative or NaN tokens.
@@ -297,10 +297,10 @@ def state_bytes(spec: ModelSpec) -> int:
 
 
 def check_plain_layers(spec: ModelSpec) -> None:
-    """Validate that a layer is q, k, v and o, then one dense block or experts alone.
+    """Refuse layers unlike q, k, v and o, then one dense block or experts.
 
     Raises:
-      SettingError: it is not, or weights are quantised.
+      SettingError: also for quantised weights.
     """
     other = (spec.latent, spec.linear, spec.index, spec.compressed, spec.windowed_heads,
              spec.value_dim, spec.without_attention, spec.without_feed_forward, spec.widths,
@@ -316,7 +316,7 @@ def check_plain_layers(spec: ModelSpec) -> None:
 
 
 def expected_active_experts(spec: ModelSpec, tokens: ArrayLike) -> NDArray[np.float64]:
-    """Return the expected number of a layer's distinct active experts; `tokens` of any shape.
+    """Return a layer's expected active experts; `tokens` of any shape.
 
     Uniform, independent choices: E * (1 - (1 - k/E)**tokens), an upper estimate.
 
@@ -331,7 +331,7 @@ def expected_active_experts(spec: ModelSpec, tokens: ArrayLike) -> NDArray[np.fl
 
 
 def streamed_bytes(spec: ModelSpec, tokens: ArrayLike) -> NDArray[np.float64]:
-    """Return the weight bytes that a forward pass reads at least once; `tokens` of any shape.
+    """Return a forward pass's least weight bytes; `tokens` of any shape.
 
     Norms, biases and embedding rows do not count.
 
@@ -347,10 +347,10 @@ def streamed_bytes(spec: ModelSpec, tokens: ArrayLike) -> NDArray[np.float64]:
 
 
 def flops_per_token(spec: ModelSpec, context: ArrayLike) -> NDArray[np.float64]:
-    """Return the FLOPs (a multiply-add is two) of one token through all layers and the head.
+    """Return a token's FLOPs (a multiply-add is two) in layers and head.
 
     Args:
-      context: keys that the token attends to, itself included; any shape.
+      context: keys attended to, with its own; any shape.
 
     Raises:
       SettingError: negative or NaN context.

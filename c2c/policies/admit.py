@@ -21,11 +21,11 @@ __all__ = [
 
 @decision(returns=JOINS)
 def may_join(policy: Any, need_bytes: float, room_bytes: float, batch: int, max_batch: int) -> bool:
-    """Return True if the request at the head of the queue joins the batch now.
+    """Return whether the queue's head joins the batch.
 
     Args:
-      need_bytes: KV cache of the whole request, prompt and output.
-      room_bytes: free room for KV caches, within the model's quota.
+      need_bytes: the request's KV cache, prompt and output.
+      room_bytes: free for KV caches, within the model's quota.
     """
 
 
@@ -62,7 +62,7 @@ class WithinQuota(NamedTuple):
 
 
 class WholeBatches(NamedTuple):
-    """`ReserveAll` without continuous batching: no request joins a batch that decodes."""
+    """`ReserveAll` without continuous batching: none joins a decoding batch."""
 
     @property
     def traits(self) -> AdmitTraits:

@@ -35,7 +35,7 @@ class AlphaObservation(NamedTuple):
 
 
 class AlphaState(NamedTuple):
-    """Memory of the controller: alpha and the smoothed signals (negative: no sample yet)."""
+    """Memory of the controller: alpha and smoothed signals (negative: none)."""
 
     alpha: float
     latency_s: float
@@ -62,10 +62,10 @@ def _free(policy: Any, link_utilisation: float) -> float:
 
 @decision(default=_free, returns=SECONDS)
 def link_price(policy: Any, link_utilisation: float) -> float:
-    """Return the price of the link: seconds of a step that a second of the whole link counts as.
+    """Return the link's price: seconds of a step that a second of the whole link counts as.
 
     Args:
-      link_utilisation: by all tenants over the device's last step.
+      link_utilisation: by all, over the device's last step.
     """
 
 
@@ -88,14 +88,14 @@ def _stay(policy: Static, state: AlphaState, seen: AlphaObservation) -> AlphaSta
 class Feedback(NamedTuple):
     """Feedback control: a saturated link lowers alpha in [0, 1], a busy HBM raises it.
 
-    Source: C2CServe, Algorithm 2; at |D| = tau alpha stays. The paper prints none of the values.
+    Source: C2CServe, Algorithm 2; at |D| = tau alpha stays. The paper prints no values.
 
     Attributes:
       initial: alpha at activation.
       deadband: tau.
       step_fast: eta_fast, while the latency target is missed.
       step_slow: eta_slow.
-      smoothing: weight of the newest sample in the moving average.
+      smoothing: the newest sample's weight in the average.
     """
 
     initial: Share = 0.0
@@ -141,7 +141,7 @@ class Roofline(NamedTuple):
 
 
 class Priced(NamedTuple):
-    """`Roofline` with a price for link time that grows with the link's utilisation u (ours).
+    """`Roofline` with a price for link time that grows with utilisation u (ours).
 
     A second of the link counts as `price` u / (1 - u) seconds beside the step's own.
 
@@ -183,13 +183,13 @@ def alpha_index(alpha: float, grid_size: int) -> int:
 def best_alpha_index(
     alone_s: Any, link_bytes: Any, available_gbps: float, gb_s: float = 0.0
 ) -> int:
-    """Return the variant with the least predicted step time max(alone, bytes / share), plus price.
+    """Return the variant of least max(alone, bytes / share) + price.
 
     Args:
-      alone_s: [A] seconds of a step with the link to itself.
-      link_bytes: [A] bytes over the link.
+      alone_s: [A] of a step alone on the link.
+      link_bytes: [A].
       available_gbps: expected link rate, 1e9 bytes/s.
-      gb_s: price in seconds for 1e9 bytes over the link.
+      gb_s: price in seconds of 1e9 bytes.
     """
     best = 0
     best_s = math.inf

@@ -15,17 +15,17 @@ __all__ = ["Reserved", "fill", "joins"]
 def fill(policy: Any, w: Any, i: int, now_s: float) -> int:
     """Fill the next step of instance `i`; return its most equal steps, at least 1.
 
-    Sets `step_tokens` of each prompt of the batch and `plan.decodes`: all decodes, or none.
+    Sets `step_tokens` of each prompt and `plan.decodes`: all or none.
     """
 
 
 @decision(returns=YES_OR_NO)
 def joins(policy: Any, w: Any, i: int) -> bool:
-    """Return True if the head of instance `i`'s queue would join its batch now."""
+    """Return whether instance `i`'s queue head joins its batch."""
 
 
 class Reserved(NamedTuple):
-    """KV caches are reserved whole; prompts share steps with decodes."""
+    """KV caches are reserved whole; prompts share decodes' steps."""
 
     @property
     def traits(self) -> BatchTraits:

@@ -14,7 +14,7 @@ _WITHOUT_END: Final = 1e15  # decode steps
 
 
 class BatchEnd(NamedTuple):
-    """An engine keeps its turn until its batch has ended; the earliest request chooses the next.
+    """An engine keeps its turn until its batch ends; the earliest request chooses the next.
 
     Source: github.com/Zyyeric/mini-aegaeon c6bbeb6, `scheduling/colocated.py`. It needs
     `system/admit=whole_batches`.

@@ -35,13 +35,13 @@ def chunk_tokens(policy: Any, profiled_tokens: int, backlog_tokens: int, decodes
 
     Args:
       profiled_tokens: the profiling table's choice.
-      backlog_tokens: prompt tokens waiting at the instance, with those of this step.
+      backlog_tokens: prompt tokens at the instance, with this step's.
     """
 
 
 @decision(returns=A_CHUNK)
 def largest_chunk(policy: Any, candidates: tuple[int, ...]) -> int:
-    """Return the largest possible chunk of the profiling table's candidates."""
+    """Return the profiling table's largest possible chunk."""
 
 
 class Profiled(NamedTuple):
@@ -61,7 +61,7 @@ def _largest_profiled(policy: Profiled, candidates: tuple[int, ...]) -> int:
 
 
 class Fixed(NamedTuple):
-    """One chunk for every model and slice, the default of current engines."""
+    """One chunk for all models and slices, as in current engines."""
 
     tokens: Count = 2048
 
@@ -77,7 +77,7 @@ def _largest_fixed(policy: Fixed, candidates: tuple[int, ...]) -> int:
 
 
 class ByQueue(NamedTuple):
-    """The profiling table's chunk, times the waiting prompt tokens over `prompt_tokens`."""
+    """The profiling table's chunk, times waiting prompt tokens over `prompt_tokens`."""
 
     prompt_tokens: Count = 1024
     limit_tokens: Count = 2048
@@ -104,16 +104,16 @@ def choose_chunk(
     hbm_limit_gbps: float,
     compute_limit: float = 1.0,
 ) -> ChunkChoice:
-    """Return the smallest chunk that meets the TTFT target within the HBM and compute budgets.
+    """Return the smallest chunk within TTFT target, HBM and compute.
 
     Args:
       chunks: [c] candidate sizes in tokens; the next three are [c], too.
       hbm_gbps: HBM bandwidth, 1e9 bytes/s.
-      compute_share: share of the slice's tensor-core time, 1 = all of it.
+      compute_share: share of tensor-core time.
       compute_limit: allowed `compute_share`.
 
     Returns:
-      The choice; if none is feasible, the one with the least TTFT, marked; ties go to the smaller.
+      The choice; if none is feasible, the one of least TTFT, marked; ties go to the smaller.
 
     Source: C2CServe section 6.3.
     """

@@ -20,7 +20,7 @@ __all__ = [
 
 @decision(returns=YES_OR_NO)
 def goes_before(policy: Any, a_last_used_s: float, b_last_used_s: float) -> bool:
-    """Return True if idle model a is evicted before idle model b."""
+    """Return whether idle model a is evicted before idle model b."""
 
 
 class LeastRecentlyUsed(NamedTuple):
@@ -39,11 +39,11 @@ def _least_recently_used(
 
 @decision(returns=YES_OR_NO)
 def should_drain(policy: Any, oldest_wait_s: float) -> bool:
-    """Return True if a busy slice must be drained for a model that waited so long."""
+    """Return whether to drain a busy slice for a model that waited so long."""
 
 
 class AfterWaiting(NamedTuple):
-    """Drain of a busy slice after a model waited for `after_s` seconds (ours)."""
+    """Drain of a busy slice after a wait of `after_s` seconds (ours)."""
 
     after_s: Annotated[float, In("(0, inf]")] = 10.0
 
@@ -59,7 +59,7 @@ def _after_waiting(policy: AfterWaiting, oldest_wait_s: float) -> bool:
 
 
 class ByPriority(NamedTuple):
-    """`AfterWaiting` among equal priorities; less urgent requests give up their slice at once.
+    """`AfterWaiting` among equal priorities; less urgent requests yield at once.
 
     Source: C2CServe section 6.1 step 2; the mechanism is ours.
     """

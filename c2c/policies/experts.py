@@ -1,4 +1,4 @@
-"""Eviction and prefetch of a mixture's experts in a slice's HBM."""
+"""Eviction and prefetch of a mixture's experts in HBM."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ def _no_factor(policy: Any, layer: int, now: int, layers: int) -> float:
 def expert_worth(
     policy: Any, uses: int, last_use: int, in_sequence: float, probability: float
 ) -> float:
-    """Return the worth of an expert in HBM; the expert of least worth in all layers is evicted.
+    """Return an expert's worth in HBM; the least of all layers is evicted.
 
     Args:
-      last_use: number of the last use, counted over all experts.
-      in_sequence: tokens of the present sequence routed to it.
-      probability: predicted for the present token, 0 without a prediction.
+      last_use: number of the last use, over all experts.
+      in_sequence: the present sequence's tokens there.
+      probability: predicted for the present token, or 0.
     """
 
 
 @decision(default=_no_factor, returns=A_NUMBER)
 def layer_factor(policy: Any, layer: int, now: int, layers: int) -> float:
-    """Return the factor, above 0, of a layer's worth while layer `now` runs."""
+    """Return the factor, above 0, of a layer's worth during layer `now`."""
 
 
 class AllExperts(NamedTuple):
@@ -80,7 +80,7 @@ def _longest_unused(
 
 
 class ByScore(NamedTuple):
-    """Eviction of the expert that the sequence used least, sooner if its layer is far ahead.
+    """Eviction of the sequence's least used expert, sooner if far ahead.
 
     Source: MoE-Infinity's paper. Ours: an expert not used counts 0.1 of a use.
     """
@@ -143,7 +143,7 @@ def _all_mass(policy: Any, similarity: float) -> float:
 
 @decision(returns=A_NUMBER)
 def prefetch_weight(policy: Any, probability: float, ahead: int, layers: int) -> float:
-    """Return the prefetch weight of an expert: the largest is fetched first, 0 never.
+    """Return an expert's prefetch weight: the largest is fetched first, 0 never.
 
     Args:
       probability: predicted in its layer.
@@ -153,11 +153,11 @@ def prefetch_weight(policy: Any, probability: float, ahead: int, layers: int) ->
 
 @decision(default=_all_mass, returns=A_NUMBER)
 def mass_to_fetch(policy: Any, similarity: float) -> float:
-    """Return the predicted probability of a layer to be fetched, likeliest experts first."""
+    """Return a layer's probability to fetch, likeliest experts first."""
 
 
 class NoPrefetch(NamedTuple):
-    """No prefetch: experts are fetched when a layer lacks them."""
+    """No prefetch: missing experts are fetched."""
 
 
 @prefetch_weight.by(NoPrefetch)
@@ -166,7 +166,7 @@ def _never(policy: NoPrefetch, probability: float, ahead: int, layers: int) -> f
 
 
 class ActivationTrace(NamedTuple):
-    """Prediction by the stored sequence that is most similar in the layers run so far.
+    """Prediction by the stored sequence most similar in the layers so far.
 
     Source: MoE-Infinity's paper.
     """

@@ -18,7 +18,7 @@ __all__ = [
 
 @decision(returns=LAYERS)
 def layers_to_keep(policy: Any, room_bytes: float, layer_bytes: float, left: int) -> int:
-    """Return the further layers that the next step copies and leaves in HBM.
+    """Return the further layers that the next step leaves in HBM.
 
     Args:
       left: layers of the model not yet kept.
@@ -26,7 +26,7 @@ def layers_to_keep(policy: Any, room_bytes: float, layer_bytes: float, left: int
 
 
 class NothingKept(NamedTuple):
-    """No kept weights: every step streams all, as in the paper."""
+    """No kept weights: every step streams all."""
 
     @property
     def traits(self) -> KeepTraits:
@@ -40,7 +40,7 @@ def _none(policy: NothingKept, room_bytes: float, layer_bytes: float, left: int)
 
 
 class WhileRoom(NamedTuple):
-    """Keeping of as many layers as fit beside KV caches, which may reclaim the room (ours).
+    """Keeping of layers that fit beside KV caches, which may reclaim the room (ours).
 
     Attributes:
       spare_bytes: bytes of HBM left free for later KV caches.

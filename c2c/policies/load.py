@@ -20,7 +20,7 @@ __all__ = [
 
 @decision(returns=A_PLACE_IN_WEIGHTS)
 def weights_in(policy: Any) -> Literal["host", "hbm", "staged"]:
-    """Return the memory from which a step reads the weights: see `c2c.cost.step_table`."""
+    """Return the memory of a step's weights: see `c2c.cost.step_table`."""
 
 
 class Stream(NamedTuple):

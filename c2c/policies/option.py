@@ -21,7 +21,7 @@ def _never(policy: Any, own: Any, w: Any, where: int, now_s: float) -> float:
 # what it must know among its own arrays.
 @decision(default=_never, returns=NEXT)
 def on_request(policy: Any, own: Any, w: Any, slot: int, now_s: float) -> float:
-    """Act on a request that has come and was routed or queued.
+    """Act on a request that was routed or queued.
 
     Returns:
       Time at which `on_timer` is due at the latest; inf: no change.
@@ -30,12 +30,12 @@ def on_request(policy: Any, own: Any, w: Any, slot: int, now_s: float) -> float:
 
 @decision(default=_never, returns=NEXT)
 def on_steps(policy: Any, own: Any, w: Any, device: int, now_s: float) -> float:
-    """Act after steps of a device, whose requests have their tokens; as `on_request`."""
+    """Act after a device's steps, whose requests have their tokens; as `on_request`."""
 
 
 @decision(default=_never, returns=NEXT)
 def on_timer(policy: Any, own: Any, w: Any, open_requests: int, now_s: float) -> float:
-    """Act at a time that was asked for, or earlier; as `on_request`."""
+    """Act at a requested time, or earlier; as `on_request`."""
 
 
 class NoOption(NamedTuple):
@@ -48,7 +48,7 @@ class NoOption(NamedTuple):
 
 
 class Both(NamedTuple):
-    """Two options, of which the first acts before the second."""
+    """Two options, the first before the second."""
 
     first: Any
     second: Any

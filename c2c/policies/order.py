@@ -14,7 +14,7 @@ __all__ = ["FirstCome", "LeastSlack", "ShortestFirst", "rank"]
 def rank(
     policy: Any, arrival_s: float, prefill_s: float, decode_s: float, ttft_slo_s: float
 ) -> float:
-    """Return a request's rank at its arrival; the lowest is served first, of equals the earliest.
+    """Return a request's rank at its arrival; the lowest is first, of equals the earliest.
 
     Args:
       arrival_s: on the loop's clock.
@@ -52,7 +52,7 @@ def _shortest_first(
 
 
 class LeastSlack(NamedTuple):
-    """Least slack first: the earliest latest start that meets the TTFT target."""
+    """Least slack first: the earliest latest start for the TTFT target."""
 
 
 @rank.by(LeastSlack)

@@ -1,4 +1,4 @@
-"""Placement of an inactive model on a slice (C2CServe section 6.2)."""
+"""Placement of a model on a slice (C2CServe section 6.2)."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ CANDIDATE_DTYPE = np.dtype(
 
 
 def link_demand_gbps(streamed_bytes: float, tpot_slo_s: float) -> float:
-    """Return S_m / TPOT_m, the link rate that a model's decode target needs, in 1e9 bytes/s.
+    """Return S_m / TPOT_m, the link rate of a decode target, 1e9 bytes/s.
 
-    Source: C2CServe section 6.2. Ours: S_m counts the bytes one decode step streams, of an MoE the
-    active experts.
+    Source: C2CServe section 6.2. Ours: S_m: bytes that a decode step streams, of an MoE the active
+    experts.
     """
     return streamed_bytes / tpot_slo_s / 1e9
 
@@ -60,13 +60,13 @@ def link_demand_gbps(streamed_bytes: float, tpot_slo_s: float) -> float:
 def place(
     policy: Any, own: Any, table: Any, count: int, tokens: int, demand_gbps: float, key: int
 ) -> int:
-    """Return the row of the slice for a model, or -1: none fits.
+    """Return the row of a model's slice, or -1.
 
     Args:
       table: `CANDIDATE_DTYPE`; the first `count` rows are valid.
       tokens: KV tokens of the request.
-      demand_gbps: link rate that the model's decode target needs.
-      key: an integer in [0, 2**31); the key of random choices.
+      demand_gbps: link rate of the decode target.
+      key: in [0, 2**31), for random choices.
     """
 
 
@@ -75,12 +75,12 @@ Rank = tuple[float, float, float, float]
 
 @decision
 def rank(policy: Any, own: Any, row: Any, tokens: int, demand_gbps: float) -> Rank:
-    """Return the ranks of a slice: the least is chosen, of equals the first row; inf: no fit.
+    """Return a slice's ranks: the least is chosen, of equals the first row; inf: no fit.
 
     Args:
       row: row of `CANDIDATE_DTYPE`.
       tokens: KV tokens of the request.
-      demand_gbps: link rate that the model's decode target needs.
+      demand_gbps: link rate of the decode target.
     """
 
 
@@ -111,7 +111,7 @@ class BandwidthAware(NamedTuple):
 
     Order: chips with the weights; free slices; most budget left; longest unused; first row.
 
-    Source: C2CServe sections 6.2 and 6.1 step 2; the order and the case beyond the budget are ours.
+    Source: C2CServe sections 6.2 and 6.1 step 2; order and excess are ours.
 
     Attributes:
       headroom: share of the link that may be promised, in (0, 1].
@@ -139,7 +139,7 @@ def _bandwidth_aware(
 
 
 class FirstIdle(NamedTuple):
-    """A free slice, else the one unused for longest; chips that hold the checkpoint first.
+    """A free slice, else the longest unused; chips with the checkpoint first.
 
     Source: ServerlessLLM, its startup-time scheduler.
     """
@@ -241,8 +241,8 @@ def _least_loaded(policy: LeastLoaded, own: Any, row: Any, tokens: int, demand_g
 class KvPressure(NamedTuple):
     """The slice with the smallest share of its HBM for KV caches in use.
 
-    Source: Prism's KV pressure ratio (arXiv 2505.04021, section 5). Its demand is the rate of
-    requests over their target; ours is KV in use.
+    Source: Prism's KV pressure ratio (arXiv 2505.04021, section 5). Its demand: the rate of
+    requests over their target; ours: KV in use.
     """
 
     @property

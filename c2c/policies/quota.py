@@ -22,7 +22,7 @@ _WITHOUT_END: Final = 1e15  # decode steps
 
 @jitable
 def round_alpha(switch_s: float, shares: float, least_slack: float, most_s: float) -> float:
-    """Return a round's overload alpha: batches get 1 / alpha of the tokens they need."""
+    """Return a round's overload alpha: batches get 1 / alpha of their tokens."""
     return max(switch_s / (least_slack * most_s) + shares, 0.5)
 
 
@@ -51,14 +51,14 @@ class Turns(NamedTuple):
 
 
 class Quota(NamedTuple):
-    """Prompts first, in groups of a model, first come first served; then decodes by quotas.
+    """Prompts first, in groups of a model, in order; then decodes by quotas.
 
     Source: Aegaeon. Ours: prompts and decodes share the devices; a group is closed after `group`
     steps with prompts.
 
     Attributes:
       most_s: longest quota.
-      group: prompts of a model that are served before another model's older ones.
+      group: a model's prompts served before another's older ones.
       switch_gbps: rate of weights in a switch; inf: what it takes.
     """
 

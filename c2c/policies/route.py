@@ -1,4 +1,4 @@
-"""Choice of an active instance for a request (C2CServe section 6.1, step 1)."""
+"""Choice of an instance for a request (C2CServe section 6.1, step 1)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ROUTE_DTYPE = np.dtype(
 
 @decision(returns=A_ROUTE, rows=ROUTE_DTYPE)
 def route(policy: Any, own: Any, table: Any, count: int, tokens: int) -> int:
-    """Return the row of the instance for a request, or -1: place the model.
+    """Return a request's instance's row, or -1: place the model.
 
     Args:
       table: `ROUTE_DTYPE`; the first `count` rows are valid.
@@ -83,7 +83,7 @@ def _where_work_is(
 
 
 class EndsFirst(NamedTuple):
-    """The instance on which the request would end first without later arrivals (ours)."""
+    """The instance that would end the request first (ours)."""
 
     @property
     def traits(self) -> RouteTraits:
@@ -103,7 +103,7 @@ def _ends_first(policy: EndsFirst, own: Any, table: Any, count: int, tokens: int
 
 
 class TogetherAtFirst(NamedTuple):
-    """One batch with steps of the first variant (alpha 0), else the least outstanding instance.
+    """One batch with the first variant (alpha 0), else the least outstanding instance.
 
     Source: Tessera, whose latency policy pipelines nothing.
     """

@@ -18,11 +18,11 @@ __all__ = [
 
 @decision(returns=YES_OR_NO)
 def wants_another(policy: Any, outstanding: int, backlog_s: float, is_full: bool) -> bool:
-    """Return True if a model should get another instance.
+    """Return whether a model should get another instance.
 
     Args:
-      backlog_s: seconds of its prompts not prefilled yet, alone.
-      is_full: whether the request cannot join its batch now.
+      backlog_s: of prompts not prefilled, alone.
+      is_full: whether the request cannot join now.
     """
 
 
@@ -36,7 +36,7 @@ def _never(policy: OneInstance, outstanding: int, backlog_s: float, is_full: boo
 
 
 class AtOutstanding(NamedTuple):
-    """Another instance once the least busy one has `at` outstanding requests (ours)."""
+    """Another instance at `at` outstanding requests of the least busy (ours)."""
 
     at: Count = 32
 
@@ -49,7 +49,7 @@ def _at_outstanding(
 
 
 class AtBacklog(NamedTuple):
-    """Another instance once prompts wait for `seconds`, or the batch is full (ours)."""
+    """Another instance after `seconds` of prompts, or a full batch (ours)."""
 
     seconds: Annotated[float, In("(0, inf]")] = 0.5
 

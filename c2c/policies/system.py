@@ -40,7 +40,7 @@ __all__ = [
 
 
 class System(NamedTuple):
-    """Policies that the serving loop calls, by the name of their decision."""
+    """Policies of the serving loop, by decision."""
 
     route: Any = LeastOutstanding()
     scale: Any = OneInstance()
@@ -60,7 +60,7 @@ class System(NamedTuple):
     option: Any = NoOption()
 
     def decision(self, setting: str) -> DecisionPoint:
-        """Return the decision point that every policy of a setting implements."""
+        """Return the decision point of a setting's policies."""
         return DECISIONS[setting]
 
     @property

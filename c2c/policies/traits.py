@@ -55,7 +55,7 @@ class PlaceTraits(NamedTuple):
     """Traits of a `place` policy.
 
     Attributes:
-      link_is_promised: whether idle models are evicted until promised rates fit the budget.
+      link_is_promised: whether idle models are evicted for promised rates.
       reads_promises: whether it reads `link_left_gbps`, `is_alone` and `unpromised_gbps`.
       link_headroom: share of the link to promise.
     """
@@ -69,8 +69,8 @@ class PreemptTraits(NamedTuple):
     """Traits of a `preempt` policy.
 
     Attributes:
-      look_every_s: between a chip's checks for models that have waited too long.
-      sets_aside: whether requests give up their slice for a more urgent one.
+      look_every_s: between a chip's checks for long waits.
+      sets_aside: whether requests yield their slice to more urgent ones.
     """
 
     look_every_s: float
@@ -81,9 +81,9 @@ class AdmitTraits(NamedTuple):
     """Traits of an `admit` policy.
 
     Attributes:
-      kv_floor: share of a slice's KV room that stays open for each model.
+      kv_floor: share of a slice's KV room open to each model.
       kv_ceiling: share of a slice's KV room for one model.
-      joins_decodes: whether requests join a batch that decodes.
+      joins_decodes: whether requests join decodes.
     """
 
     kv_floor: float = 0.0
@@ -95,12 +95,11 @@ class TurnTraits(NamedTuple):
     """Traits of a `turn` policy.
 
     Attributes:
-      takes_turns: whether several engines of a slice may have work.
-      link_gate: share of the link in use at which decode-only steps wait; inf: never.
-      protected_share: share of the link up to which active engines are protected.
-      goes_by_order: whether it reads only `order` of engines' rows; needs no gate and no
-        protection.
-      reads_token_lines: whether it reads `token_due_s` of engines' rows.
+      takes_turns: whether several engines may have work.
+      link_gate: link use at which decode-only steps wait; inf: never.
+      protected_share: link use up to which active engines are protected.
+      goes_by_order: whether it reads only `order` of rows; without gate and protection.
+      reads_token_lines: whether it reads `token_due_s`.
     """
 
     takes_turns: bool = True
@@ -115,7 +114,7 @@ class AlphaTraits(NamedTuple):
 
     Attributes:
       initial: alpha of an activated model. Source: C2CServe section 6.4, alpha = 0.
-      knows_costs: whether alpha is chosen at every step from predictions.
+      knows_costs: whether alpha is chosen at every step.
     """
 
     initial: float = 0.0
@@ -126,9 +125,9 @@ class VaryTraits(NamedTuple):
     """Traits of a `vary` policy.
 
     Attributes:
-      follows_waits: whether it sees ended requests, and chooses the variant.
+      follows_waits: whether it sees ended requests.
       timer_s: first time of each chip's timer; inf: no timer.
-      caps_batch: whether it bounds the requests of a batch.
+      caps_batch: whether it bounds a batch's requests.
     """
 
     follows_waits: bool = False
@@ -188,12 +187,12 @@ class ExpertsTraits(NamedTuple):
 
 
 class PrefetchTraits(NamedTuple):
-    """Traits of a `prefetch` policy: stored data of past sequences, and its comparison.
+    """Traits of a `prefetch` policy.
 
     Attributes:
-      rows: stored matrices [layer, expert] of routed tokens; 0: none.
-      of_token: whether a matrix covers one step; else a whole sequence.
-      embedded: first layers, predicted by embeddings; 0: none.
+      rows: stored matrices [layer, expert] of past tokens; 0: none.
+      of_token: whether of a step, not a sequence.
+      embedded: first layers, by embeddings; 0: none.
       ahead: layers that a prediction reaches; 0: all.
     """
 
@@ -257,10 +256,10 @@ _BY_TYPE: Final[Mapping[type, Returns]] = {bool: YES_OR_NO, float: A_NUMBER, int
 
 
 def traits_of(kind: Any, policy: Any) -> Any:
-    """Return a policy's traits, in the types that compiled code reads.
+    """Return a policy's traits for compiled code.
 
     Raises:
-      PolicyError: traits of another kind, or an invalid value; names file and line.
+      PolicyError: wrong traits or values, with file and line.
     """
     name = type(policy).__name__
     try:

@@ -56,7 +56,7 @@ ENGINE_DTYPE = np.dtype(
 
 @decision(returns=A_NUMBER, rows=ENGINE_DTYPE)
 def urgency(policy: Any, own: Any, row: Any, now_s: float) -> float:
-    """Return the urgency of an engine with work: the least runs next, of equals the first.
+    """Return the urgency of an engine: the least runs next, of equals the first.
 
     Args:
       row: row of `ENGINE_DTYPE`.
@@ -83,7 +83,7 @@ def _not_noted(
 def turn_taken(
     policy: Any, own: Any, table: Any, first: int, count: int, row: Any, now_s: float
 ) -> float:
-    """Record the engine of a slice that runs next; return the decode steps left of its turn.
+    """Record a slice's next engine; return the decode steps left of its turn.
 
     Args:
       table: rows of `ENGINE_DTYPE`; instance -1: no requests.
@@ -97,7 +97,7 @@ def _does_not_stay(policy: Any, switch_s: float, kept_share: float) -> float:
 
 @decision(default=_does_not_stay, returns=SECONDS)
 def stay_s(policy: Any, switch_s: float, kept_share: float) -> float:
-    """Return the seconds for which an engine with work keeps the room it took from others' layers.
+    """Return the seconds for which an engine keeps others' room.
 
     Args:
       switch_s: of copying its weights.
@@ -109,20 +109,20 @@ def stay_s(policy: Any, switch_s: float, kept_share: float) -> float:
 def token_due_s(
     policy: Any, first_token_s: float, generated: int, last_token_s: float, tpot_slo_s: float
 ) -> float:
-    """Return the time at which a sequence's next token is due; called after each of its tokens.
+    """Return when a sequence's next token is due; called after each token.
 
     Args:
-      generated: tokens so far.
-      tpot_slo_s: seconds a token.
+      generated: so far.
+      tpot_slo_s: a token.
     """
 
 
 @decision(default=_never, returns=A_NUMBER)
 def given_up_s(policy: Any, first_token_s: float, generated: int, tpot_slo_s: float) -> float:
-    """Return the time after which a sequence without its next token is given up; inf: never.
+    """Return when a sequence without its next token is given up; inf: never.
 
     Args:
-      generated: tokens so far.
+      generated: so far.
     """
 
 
@@ -155,7 +155,7 @@ def _in_turn(policy: RoundRobin, own: Any, row: Any, now_s: float) -> float:
 
 
 class SlackFirst(NamedTuple):
-    """Prompts first, least slack to their TTFT target first; then decodes, one step each, in turn.
+    """Prompts first, by least slack to their TTFT target; then decodes, a step each, in turn.
 
     Source: Prism (arXiv 2505.04021, section 5); its decodes share the GPU as equals.
     """
@@ -183,12 +183,12 @@ _STAY_SHARE: Final = 0.75  # share of an engine's layers that must be in HBM for
 class GateAndTriage(NamedTuple):
     """Prompts first, then decodes by due time; sequences beyond rescue last (ours).
 
-    An overloaded link protects engines by requests served a byte, up to 0.88 of it. A request more
-    than 1 s behind its due time counts no more. An engine that waited `stall_s` goes first, if such
-    steps take no more than `rest` of the link.
+    An overloaded link protects engines by requests a byte, up to 0.88 of it. A request more than 1
+    s behind its due time counts no more. An engine that waited `stall_s` goes first, within `rest`
+    of the link.
 
     Attributes:
-      gate: share of the link in use at which decode-only steps wait; inf: none waits.
+      gate: link use at which decode-only steps wait; inf: none waits.
       stall_s: wait for a token after which a sequence goes first.
       rest: share of the link for such steps; under overload 0 lets whole models wait, inf none.
       stay: priority of engines with weights in HBM after others' room was taken, in times of the

@@ -98,11 +98,11 @@ def _all_rows(policy: Any, own: Any, instance: int, max_batch: int) -> int:
 
 @decision(default=_first, returns=A_COUNT)
 def variant(policy: Any, own: Any, chip: int, instance: int, waiting: int, now_s: float) -> int:
-    """Return the number of the variant for the step that an instance begins now.
+    """Return the variant of the step that an instance begins.
 
     Args:
-      instance: all of its kind on the chip change together.
-      waiting: requests there whose prompts are not computed yet.
+      instance: all of its kind on a chip change together.
+      waiting: requests with uncomputed prompts.
     """
 
 
@@ -116,14 +116,14 @@ def note_end(
     Args:
       latency_s: since its arrival.
       execution_s: its steps, each alone.
-      is_prompt: whether its first token met the TTFT target.
-      is_steady: whether the others met the TPOT target.
+      is_prompt: whether it met the TTFT target.
+      is_steady: whether it met the TPOT target.
     """
 
 
 @decision(default=_all_rows, returns=A_COUNT)
 def most_rows(policy: Any, own: Any, instance: int, max_batch: int) -> int:
-    """Return the most requests of an instance's batch, at most `max_batch`; needs `caps_batch`."""
+    """Return an instance's most requests, at most `max_batch`; needs `caps_batch`."""
 
 
 @decision(default=_fewest, returns=A_HOME, rows=HOME_DTYPE)
@@ -131,9 +131,9 @@ def kv_home(
     policy: Any, own: Any, table: Any, count: int, instance: int, request: int, tokens: int,
     seed: int,
 ) -> int:  # fmt: skip
-    """Return the row of the home for a sequence's KV cache, or -1: it waits.
+    """Return the row of a KV cache's home, or -1: wait.
 
-    Called when a request joins a batch, and for the whole batch before a change of variant.
+    Called when a request joins, and for the batch before a change of variant.
 
     Args:
       table: `HOME_DTYPE`; the first `count` rows are valid.
@@ -144,7 +144,7 @@ def kv_home(
 
 @decision(default=_once, returns=DUE, rows=WATCH_DTYPE)
 def answer(policy: Any, own: Any, table: Any, count: int, chip: int, now_s: float) -> float:
-    """Handle the timer of a chip; return the time at which it is due next, or inf.
+    """Handle a chip's timer; return when it is due next, or inf.
 
     A variant is in force at its instance's next step boundary.
 
@@ -154,7 +154,7 @@ def answer(policy: Any, own: Any, table: Any, count: int, chip: int, now_s: floa
 
 
 class AsAlpha(NamedTuple):
-    """A constant variant, set by `alpha` from 0 (first) to 1."""
+    """A constant variant by `alpha`, 0 (first) to 1."""
 
 
 variant.by(AsAlpha)(_first)
@@ -163,14 +163,14 @@ kv_home.by(AsAlpha)(_fewest)
 
 
 class ByRatio(NamedTuple):
-    """The first variant; a drawn share of the sequences has its KV cache at homes after the first.
+    """The first variant; a drawn share of KV caches is at homes after the first.
 
-    A sequence drawn for a home without room takes the first home, never the reverse.
+    A sequence takes the first home for a full one, never the reverse.
 
     Source: WEAVER, section 4.3.
 
     Attributes:
-      ratio: share of sequences at other homes than the first.
+      ratio: share of sequences at later homes.
     """
 
     ratio: Share = 0.45
@@ -199,7 +199,7 @@ class ByNeed(NamedTuple):
     Ours, for WEAVER's layout.
 
     Attributes:
-      spare: sequences of the same size for which the first home keeps room.
+      spare: such sequences for which the first home keeps room.
     """
 
     spare: Index = 8
@@ -310,7 +310,7 @@ class ByWaiting(NamedTuple):
 
     Attributes:
       window_s: seconds between two decisions.
-      prompts: waiting prompts, with those of the step under way; exactly as many keep the variant.
+      prompts: waiting prompts, with the running step's; equality keeps the variant.
     """
 
     window_s: AboveZero = 0.3
@@ -344,8 +344,8 @@ class Scales(NamedTuple):
     """Memory of `ByThresholds`, a row for each instance.
 
     Attributes:
-      late: requests of the period that missed a target.
-      slow: those that missed the TPOT target.
+      late: requests that missed a target in the period.
+      slow: missed the TPOT target.
       copied: step from unscaled to scaled.
       moved: migrations.
       rows: most requests in the batch.
@@ -364,13 +364,13 @@ class Scales(NamedTuple):
 class ByThresholds(NamedTuple):
     """Copies while others' memory is vacant, relief while targets are missed; one a period.
 
-    Source: CoCoServe, sections 4 and 5, whose conditions can hold at once; here copies come first.
+    Source: CoCoServe, sections 4 and 5; if both hold, copies come first.
 
     Attributes:
       period_s: seconds between two decisions.
       vacant: T_up, share of another device's memory.
       late: T_down, share of the requests that miss a target.
-      fewer: requests by which the batch is lowered, and raised again.
+      fewer: requests by which the batch changes.
       least: minimum of the batch.
     """
 

@@ -26,13 +26,13 @@ def content_key(
     files: Iterable[Path] | Mapping[Path, str] = (),
     ignore: Sequence[str] = (),
 ) -> str:
-    """Return the SHA-256 key of a result's configuration, code and data.
+    """Return the SHA-256 of configuration, code and data.
 
     Args:
       config: in any order of keys.
-      packages: packages and modules with relevant source, or their `source_key` by name.
+      packages: packages and modules, or their `source_key` by name.
       files: data files and folders, or their `file_key` by path; contents count.
-      ignore: top-level keys of `config` without effect on the result.
+      ignore: top-level keys of `config` without effect.
     """
     inputs = {k: v for k, v in config.items() if k not in ignore}
     parts = {
@@ -50,10 +50,10 @@ def content_key(
 
 
 def file_key(path: Path) -> str:
-    """Return the SHA-256 of a file's content, or of a folder's data and source files.
+    """Return the SHA-256 of a file, or of a folder's data and source files.
 
     Raises:
-      SettingError: there is no such path.
+      SettingError: no such path.
     """
     if path.is_dir():
         return _tree_key(path)
@@ -105,8 +105,8 @@ def plain(value: Any) -> Any:
 def _tree_key(folder: Path) -> str:
     total, begin = hashlib.sha256(), len(str(folder)) + 1
     files = (  # in a tenth of pathlib's time
-        f"{at}{os.sep}{name}"[begin:].replace(os.sep, "/")
-        for at, _, names in os.walk(folder)
+        f"{inner}{os.sep}{name}"[begin:].replace(os.sep, "/")
+        for inner, _, names in os.walk(folder)
         for name in names
         if os.path.splitext(name)[1] in SOURCE_SUFFIXES  # noqa: PTH122
     )

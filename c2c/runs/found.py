@@ -36,9 +36,9 @@ class FoundRun:
 
     Attributes:
       status: a killed run is `unfinished`.
-      error: reason why the run failed or is unfinished; else "".
-      settings: by their names on the command line; empty if unknown.
-      summary: content of `summary.json`; empty unless complete.
+      error: reason of a failed or unfinished run, or "".
+      settings: by name on the command line; empty if unknown.
+      summary: of `summary.json`; empty unless complete.
     """
 
     run: str
@@ -49,11 +49,11 @@ class FoundRun:
 
 
 def collect(folder: str | Path = "runs/simulate") -> pa.Table:
-    """Return a table of all runs in a folder, at any depth, one row a run, sorted by name.
+    """Return a table of a folder's runs, at any depth, sorted by name.
 
     Columns: `run` (name of the folder), `status` (complete, running, failed, unfinished), `error`;
-    each setting in which the runs differ; `layout` (MIG); `verdict` and `binds` (see
-    docs/metrics.md); the numbers of `summary.json`, named as in `objective`.
+    each setting that differs; `layout` (MIG); `verdict` and `binds` (see docs/metrics.md); the
+    numbers of `summary.json`, named as in `objective`.
 
     Raises:
       SettingError, DataError: see `find_runs`.
@@ -62,10 +62,10 @@ def collect(folder: str | Path = "runs/simulate") -> pa.Table:
 
 
 def find_runs(folder: Path) -> list[FoundRun]:
-    """Return the simulated runs in a folder, sorted by name.
+    """Return a folder's simulated runs, sorted by name.
 
     Raises:
-      SettingError: there is no folder or no run.
+      SettingError: no folder or no run.
       DataError: a run folder of another version of c2c.
     """
     if not folder.is_dir():
@@ -80,7 +80,7 @@ def find_runs(folder: Path) -> list[FoundRun]:
 
 
 def read_run(folder: Path, name: str) -> FoundRun | None:
-    """Return the run in a folder, or None.
+    """Return a folder's run, or None.
 
     Raises:
       DataError: a folder of another version of c2c.
@@ -100,7 +100,7 @@ def read_run(folder: Path, name: str) -> FoundRun | None:
 
 
 def tidy(runs: Sequence[FoundRun]) -> pa.Table:
-    """Return runs as a table, see `collect`; null: a run lacks it."""
+    """Return runs as a table, see `collect`; null: absent."""
     settings = _differing(runs)
     fields = [summary_fields(run.summary) for run in runs]
     columns: dict[str, pa.Array] = {
@@ -121,7 +121,7 @@ def tidy(runs: Sequence[FoundRun]) -> pa.Table:
 
 
 def settings_columns(table: pa.Table) -> list[str]:
-    """Return the columns of `tidy` that tell runs apart, without settings that follow."""
+    """Return the columns of `tidy` that tell runs apart, without dependent settings."""
     names: list[str] = json.loads((table.schema.metadata or {}).get(_DIFFERING, b"[]"))
     names.sort(key=lambda name: not name.endswith(".name"))  # else in their order
     columns: dict[str, list[Any]] = {}

@@ -28,20 +28,19 @@ def check_folder(
     needs_bytes: int = 0,
     field: str = "out",
 ) -> None:
-    """Raise unless a run of these settings may use the folder; change nothing.
+    """Raise unless a run may use the folder; change nothing.
 
-    It may if the folder is absent, empty, or holds this run. With `overwrite` another run's results
-    are replaced and foreign files kept. A foreign file that the run would replace is always
-    refused.
+    It may if the folder is absent, empty, or holds this run. `overwrite` replaces another run's
+    results; foreign files stay, and are refused if the run would replace them.
 
     Args:
-      ignore: top-level keys of `config` that do not distinguish runs.
-      names: names of results, as far as known.
-      needs_bytes: estimate of the bytes to be written.
-      field: the setting that names the folder.
+      ignore: top-level keys of `config` without effect.
+      names: known names of results.
+      needs_bytes: estimated bytes.
+      field: the folder's setting.
 
     Raises:
-      SettingError: a folder that the run may not use or that lacks room.
+      SettingError: a folder that is not the run's, or without room.
     """
     if root.exists() and not root.is_dir():
         raise SettingError(field, str(root), "a folder")
@@ -91,12 +90,12 @@ def _difference(here: Mapping[str, Any], there: Mapping[str, Any]) -> str:
     return _few([f"{k}={theirs.get(k)}" for k in sorted(keys)])
 
 
-def _leaves(value: Any, at: str = "") -> Iterable[tuple[str, Any]]:
+def _leaves(value: Any, path: str = "") -> Iterable[tuple[str, Any]]:
     if isinstance(value, Mapping):
         for key, inner in value.items():
-            yield from _leaves(inner, f"{at}.{key}" if at else str(key))
+            yield from _leaves(inner, f"{path}.{key}" if path else str(key))
     else:
-        yield at, value
+        yield path, value
 
 
 def _few(names: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""Lock of a run folder, also over a shared file system."""
+"""Lock of a run folder, also on shared file systems."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class FolderInUse(SettingError):
 
 
 def take_lock(root: Path, field: str = "out") -> int:
-    """Take the folder's lock until the process ends, even if killed; return its descriptor."""
+    """Take the folder's lock for life; return its descriptor."""
     for _ in range(_ATTEMPTS):
         handle = os.open(root / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         try:

@@ -41,7 +41,7 @@ _PARTIAL = re.compile(r"\.(.+)\.[^.]+\.partial", re.DOTALL)
 
 
 def own_files(root: Path) -> frozenset[str]:
-    """Return relative names of files that a run may replace: in its journal, DONE or `OWN`."""
+    """Return names of files that a run may replace: in its journal, DONE or `OWN`."""
     results = _of_journal(root) | _of_done(root)
     return results | OWN if results else frozenset()
 
@@ -81,25 +81,27 @@ def is_inside(name: str) -> bool:
     return bool(name) and not Path(name).is_absolute() and ".." not in Path(name).parts
 
 
-def _look(root: Path, at: str, own: frozenset[str], inner: set[str], found: list[str]) -> None:
-    for path in sorted((root / at).iterdir()):
+def _look(root: Path, folder: str, own: frozenset[str], inner: set[str], names: list[str]) -> None:
+    for path in sorted((root / folder).iterdir()):
         name = path.relative_to(root).as_posix()
         if name in own or (name == LOCK and _is_empty(path)):
             continue
         if path.is_dir() and not path.is_symlink():
             if name in inner:
-                _look(root, name, own, inner, found)
+                _look(root, name, own, inner, names)
                 continue
             if own_files(path):  # the folder of another run
                 continue
-        if not _is_partial(path, at, own):
-            found.append(name)
+        if not _is_partial(path, folder, own):
+            names.append(name)
 
 
-def _is_partial(path: Path, at: str, own: frozenset[str]) -> bool:
+def _is_partial(path: Path, folder: str, own: frozenset[str]) -> bool:
     match = _PARTIAL.fullmatch(path.name)
     # The journal's partial file counts too: the journal is the first file of a run.
-    return match is not None and (match[1] == JOURNAL or (Path(at) / match[1]).as_posix() in own)
+    return match is not None and (
+        match[1] == JOURNAL or (Path(folder) / match[1]).as_posix() in own
+    )
 
 
 def _is_empty(path: Path) -> bool:

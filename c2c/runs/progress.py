@@ -33,13 +33,13 @@ class Weighed:
 class Show(Protocol):
     """Function that shows progress on standard error."""
 
-    def __call__(self, done: float, of: Weighed | None = None, /) -> None:
+    def __call__(self, done: float, work: Weighed | None = None, /) -> None:
         """Show the work done, in per cent if weighed."""
 
 
 @contextmanager
 def progress_bar(description: str, total: float | None = None) -> Iterator[Show]:
-    """Yield a function that shows the amount done; `total` is None if unknown or weighed."""
+    """Yield a function that shows progress; `total` is None if unknown or weighed."""
     if not sys.stderr.isatty():
         yield _lines(description, total)
         return
@@ -58,42 +58,42 @@ def progress_bar(description: str, total: float | None = None) -> Iterator[Show]
         task = bar.add_task(description, total=total, amount="", rest="")
         began = time.monotonic()
 
-        def show(done: float, of: Weighed | None = None, /) -> None:
-            whole = of.total if of else total
+        def show(done: float, work: Weighed | None = None, /) -> None:
+            whole = work.total if work else total
             amount = f"{done:,.0f}" + (f"/{whole:,.0f}" if whole else "")
-            amount = f"{100 * done / of.total:.0f}%" if of else amount
-            rest = ", ".join(_rest(done, total, of, began))
+            amount = f"{100 * done / work.total:.0f}%" if work else amount
+            rest = ", ".join(_rest(done, total, work, began))
             bar.update(task, completed=done, total=whole, amount=amount, rest=rest)
 
         yield show
 
 
-def _rest(done: float, total: float | None, of: Weighed | None, began: float) -> Iterator[str]:
-    if of is not None:
-        left_s = of.left_s
+def _rest(done: float, total: float | None, work: Weighed | None, began: float) -> Iterator[str]:
+    if work is not None:
+        left_s = work.left_s
     else:
         elapsed_s = time.monotonic() - began
         left_s = (total - done) / done * elapsed_s if total and 0 < done < total else None
     if left_s is not None:
         yield f"about {left_s:,.0f} s left"
-    if of is not None and of.now:
-        yield of.now
+    if work is not None and work.now:
+        yield work.now
 
 
 def _lines(description: str, total: float | None) -> Show:
     began = last = time.monotonic()
 
-    def show(done: float, of: Weighed | None = None, /) -> None:
+    def show(done: float, work: Weighed | None = None, /) -> None:
         nonlocal last
         now = time.monotonic()
         if now - last < EVERY_S:
             return
         last = now
-        whole = of.total if of else total
+        whole = work.total if work else total
         share = f"{100 * done / whole:.0f}%" if whole else ""
         amount = f"{done:,.0f}" + (f" of {whole:,.0f} ({share})" if whole else "")
-        parts = [f"{share if of else amount} after {now - began:.0f} s"]
-        text = ", ".join([*parts, *_rest(done, total, of, began)])
+        parts = [f"{share if work else amount} after {now - began:.0f} s"]
+        text = ", ".join([*parts, *_rest(done, total, work, began)])
         print(f"{description}: {text}", file=sys.stderr, flush=True)
 
     return show

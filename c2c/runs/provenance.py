@@ -20,7 +20,7 @@ PACKAGES = ("c2c", "jax", "jaxlib", "numpy", "numba", "pyarrow", "matplotlib", "
 
 
 def provenance(*, seed: int | None = None) -> dict[str, Any]:
-    """Return command, code version, packages, machine, start time; never part of a content key."""
+    """Return command, code version, packages, machine, start time, outside content keys."""
     return {
         "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": [Path(sys.argv[0]).name, *sys.argv[1:]],

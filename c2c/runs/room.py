@@ -1,4 +1,4 @@
-"""Check that a folder can be written and has room."""
+"""Check of a folder's permissions and room."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 def check_room(folder: Path, needs_bytes: int = 0, field: str = "out") -> None:
-    """Raise unless the folder, or its nearest existing parent, can be written; leave no trace.
+    """Raise unless the folder, or nearest existing parent, can be written; leave no trace.
 
     Args:
-      needs_bytes: estimate of the bytes to be written, in one file.
-      field: the setting that names the folder.
+      needs_bytes: estimated bytes, in one file.
+      field: the folder's setting.
 
     Raises:
-      SettingError: a folder that cannot be written or has too little room.
+      SettingError: no permission, or too little room.
     """
     there = folder
     while not there.exists() and there != there.parent:

@@ -52,7 +52,7 @@ PLACES = 9  # decimals of a figure's width and height at which axes are fixed
 
 
 def _settle(figure: Figure) -> None:
-    """Round the axes' positions to `PLACES`: the last digits differ between processes."""
+    """Round axes' positions to `PLACES`: last digits differ between processes."""
     if figure.get_layout_engine() is None:
         return
     figure.draw_without_rendering()
@@ -63,11 +63,11 @@ def _settle(figure: Figure) -> None:
 
 
 class RunDir:
-    """Folder of one run; use as `with RunDir.open(...) as run: if run.is_complete: return ...`.
+    """Folder of a run: `with RunDir.open(...) as run: if run.is_complete: return ...`.
 
-    A run is complete if DONE holds the key of its inputs (configuration, code, data) and the hashes
-    of its results. Else the run's own files are removed and it runs again. Foreign files are never
-    touched. An error inside the `with` block leaves `crash.json` and no DONE.
+    A run is complete if DONE has its inputs' key (configuration, code, data) and its results'
+    hashes. Else its own files are removed and it runs again; foreign files stay. An error inside
+    the `with` block leaves `crash.json` and no DONE.
     """
 
     def __init__(
@@ -97,20 +97,20 @@ class RunDir:
         needs_bytes: int = 0,
         field: str = "out",
     ) -> Self:
-        """Open a run's folder; unless the run is complete, write config and provenance into it.
+        """Open a run's folder; write config and provenance of an incomplete run.
 
-        A complete run is only read. `packages`, `files` and `ignore`: see `content_key`;
-        `overwrite`, `names` and `needs_bytes`: see `check_folder`.
+        `packages`, `files` and `ignore`: see `content_key`; `overwrite`, `names` and `needs_bytes`:
+        see `check_folder`.
 
         Args:
-          root: the run folder, made if absent.
-          data: top-level keys that describe data; if they or `files` change, the same run is made
-            again in its folder.
-          resume: False runs again even if the folder is complete.
-          field: the setting that names the folder.
+          root: made if absent.
+          data: top-level keys of data; if they or `files` change, the run is made again in its
+            folder.
+          resume: False: also run again if complete.
+          field: the folder's setting.
 
         Raises:
-          FolderInUse: another process uses this folder.
+          FolderInUse: another process uses it.
           SettingError: see `check_folder`; nothing is changed.
           DataError: a run of another format; nothing is changed.
         """
@@ -151,14 +151,14 @@ class RunDir:
         files: Iterable[Path] = (),
         ignore: Sequence[str] = (),
     ) -> bool:
-        """Return whether the folder holds a complete run of these inputs."""
+        """Return whether the folder has a complete run of these inputs."""
         settings = plain(config)
         key = content_key(settings, packages=packages, files=files, ignore=ignore)
         return _is_complete(root, key)
 
     @staticmethod
     def holds(root: Path, key: str) -> bool:
-        """Return whether it holds a complete run with this key."""
+        """Return whether it has a complete run with this key."""
         return _is_complete(root, key)
 
     def write_table(self, name: str, table: pa.Table | Mapping[str, Any]) -> Path:
@@ -168,13 +168,13 @@ class RunDir:
         return path
 
     def reserve(self, name: str) -> Path:
-        """Return the path for a result, to be written atomically before the `with` block ends."""
+        """Return a result's path, for an atomic write before the `with` block ends."""
         path = self._result(name)
         path.parent.mkdir(parents=True, exist_ok=True)
         return path
 
     def kept_folder(self, name: str) -> Path:
-        """Return a folder for the state that a run resumes from; it outlives a new run."""
+        """Return a folder for state to resume from; it outlives a new run."""
         path = self._inside(name)
         if path.parent != self.path:
             raise SettingError("name", name, "a name without folders")
@@ -199,12 +199,12 @@ class RunDir:
 
     @contextmanager
     def open_file(self, name: str) -> Iterator[IO[bytes]]:
-        """Yield a file that appears as `name` after a block without error."""
+        """Yield a file that appears as `name` if the block ends."""
         with atomic_file(self._result(name)) as file:
             yield file
 
     def write_figure(self, name: str, figure: Figure) -> tuple[Path, ...]:
-        """Write `<name>` as PNG, SVG and PDF; equal figures give equal bytes."""
+        """Write `<name>` as PNG, SVG and PDF, with equal bytes for equal figures."""
         import matplotlib as mpl
 
         _settle(figure)

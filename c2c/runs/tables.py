@@ -33,14 +33,13 @@ def write_parquet(path: Path, table: pa.Table) -> None:
 
 
 class _Abandoned(Exception):
-    """Signal to drop an open file."""
+    pass
 
 
 class ParquetStream:
-    """A Parquet file that is written in batches and appears under its name when closed.
+    """A Parquet file, written in batches; its name appears when closed.
 
-    Memory holds one row group, whose rows do not depend on batches. An error in the `with` block
-    leaves no file.
+    Memory holds one row group, independent of batches. An error in the `with` block leaves no file.
     """
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:

@@ -24,7 +24,7 @@ __all__ = ["largest_kv", "new_request", "why_unservable"]
 
 @jitable
 def largest_kv(fleet: Fleet, s: Serving, m: int, enough: int) -> int:
-    """Return the most KV tokens of a device for `m`'s prompts, up to `enough`; -1: none."""
+    """Return a device's most KV tokens for `m`'s prompts, up to `enough`; -1: none."""
     largest = -1
     for k in homes_of(fleet, m):
         chip = s.chip[fleet.home_chip[k]]
@@ -49,7 +49,7 @@ def new_request(
     priority: int,
     ends_by_s: float,
 ) -> int:
-    """Write the row of a request that has come; return its slot."""
+    """Write the row of an arrived request; return its slot."""
     slot = take_slot(w.s)
     req = w.s.request[slot]
     req.id = request_id
@@ -83,7 +83,7 @@ def new_request(
 
 @inlined
 def why_unservable(w: Loop, m: int, tokens: int) -> int:
-    """Return why no device can serve so many tokens of `m`; FAIL_NONE: one can."""
+    """Return why no device serves so many tokens of `m`, or FAIL_NONE."""
     largest = largest_kv(w.fleet, w.s, m, tokens)
     if tokens <= largest:
         return FAIL_NONE

@@ -27,7 +27,7 @@ def _hands(values: Mapping[type, Any]) -> bool:
 
 @apart("hand_on", needed=_hands)
 def hand_on(w: Loop, i: int, now_s: float) -> None:
-    """Hand the decodes of instance `i` over to decode instances."""
+    """Hand instance `i`'s decodes over to decode instances."""
     inst = w.s.instance[i]
     if w.fleet.role[inst.on_device] == DECODES:
         if w.fleet.hands_directly:
@@ -71,7 +71,7 @@ def _lane_for(fleet: Fleet, s: Serving, i: int, slot: int) -> int:
 
 
 @jitable
-def _taker(w: Loop, i: int, slot: int, made: int, now_s: float) -> int:
+def _taker(w: Loop, i: int, slot: int, n_output: int, now_s: float) -> int:
     # The instance that takes a request, made active if need be; -1: none does now.
     req = w.s.request[slot]
     tokens = req.prompt + req.output
@@ -79,21 +79,21 @@ def _taker(w: Loop, i: int, slot: int, made: int, now_s: float) -> int:
     waits = w.fleet.hands_directly and result >= 0 and _finds_room(w.fleet, w.s, i, result, slot)
     if waits and not is_too_busy(w, result, slot):
         return result
-    if not waits and result >= 0 and _can_take(w.fleet, w.s, i, result, slot, made):
+    if not waits and result >= 0 and _can_take(w.fleet, w.s, i, result, slot, n_output):
         return result
     j = place_decodes(w, req.model, tokens, -1, now_s)
-    if j < 0 or not _can_take(w.fleet, w.s, i, j, slot, made):
+    if j < 0 or not _can_take(w.fleet, w.s, i, j, slot, n_output):
         return result if waits else -1
     return place_decodes(w, req.model, tokens, j, now_s)
 
 
 @jitable
-def _can_take(fleet: Fleet, s: Serving, i: int, j: int, slot: int, made: int) -> bool:
+def _can_take(fleet: Fleet, s: Serving, i: int, j: int, slot: int, n_output: int) -> bool:
     # The batch has a place, host memory has room if the cache goes there, and so has HBM: nothing
     # that waits on a device with its KV cache ever has to go.
     req, inst = s.request[slot], s.instance[j]
     before = outstanding(s, j) if inst.model == req.model else 0
-    moved = request_bytes(fleet, s, i, req.prompt + made)
+    moved = request_bytes(fleet, s, i, req.prompt + n_output)
     has_room = fleet.hands_directly or moved <= s.chip[inst.chip].kv_room_bytes
     return bool(before < fleet.max_batch and has_room and _finds_room(fleet, s, i, j, slot))
 

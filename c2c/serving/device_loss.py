@@ -38,7 +38,7 @@ __all__ = ["bring_back", "lose_devices", "lose_memory"]
 
 
 def lose_devices(w: Loop, devices: Sequence[int], now_s: float) -> None:
-    """Remove devices and all their instances from service, at once."""
+    """Remove devices and their instances from service."""
     chips = sorted({int(w.s.device[d].chip) for d in devices})
     homeless: dict[int, list[int]] = {
         m: [] for m in range(len(w.s.model)) if w.s.model[m].n_wait > 0
@@ -71,7 +71,7 @@ def lose_devices(w: Loop, devices: Sequence[int], now_s: float) -> None:
 
 
 def lose_memory(fleet: Fleet, s: Serving, chips: Sequence[int]) -> None:
-    """Clear the host memory of chips that lost all devices."""
+    """Clear the host memory of wholly lost chips."""
     for c in chips:
         for j in range(fleet.chip_first[c], fleet.chip_first[c + 1]):
             s.hold[fleet.chip_home[j]].state = ABSENT
@@ -91,7 +91,7 @@ def _go(s: Serving, d: int, now_s: float) -> None:
 
 
 def bring_back(w: Loop, d: int, now_s: float) -> None:
-    """Return device `d`, which was lost, to service with empty HBM."""
+    """Return lost device `d` to service with empty HBM."""
     dev = w.s.device[d]
     dev.since_s += now_s - dev.until_s  # so that the time in service stays what lies between them
     dev.service, dev.until_s = IN_SERVICE, math.inf

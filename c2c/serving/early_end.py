@@ -40,7 +40,7 @@ __all__ = [
 
 @jitable
 def slot_of(s: Serving, request_id: int) -> int:
-    """Return the slot of a request that has not ended, or -1."""
+    """Return an open request's slot, or -1."""
     for slot in range(len(s.request)):
         if s.request[slot].id == request_id:
             return slot
@@ -49,7 +49,7 @@ def slot_of(s: Serving, request_id: int) -> int:
 
 @jitable
 def earliest_deadline_s(s: Serving) -> float:
-    """Return the time of the next deadline; inf: there is none."""
+    """Return the next deadline's time; inf: there is none."""
     first_s = math.inf
     for slot in range(len(s.request)):
         req = s.request[slot]
@@ -78,7 +78,7 @@ def _first_late(s: Serving, now_s: float, also_now: bool) -> int:
 
 @jitable
 def expire(w: Loop, now_s: float, also_now: bool) -> None:
-    """End the requests whose deadline has passed, in order of arrival."""
+    """End requests past their deadline, in order of arrival."""
     if now_s < w.s.timer_s[0]:
         return  # it stands at the next deadline, or before it
     slot = _first_late(w.s, now_s, also_now)
@@ -89,7 +89,7 @@ def expire(w: Loop, now_s: float, also_now: bool) -> None:
 
 @apart("give_up", needed=gives_up)
 def give_up(w: Loop, now_s: float) -> None:
-    """End the requests past their deadline, and set timer 0 to the next."""
+    """End requests past their deadline; set timer 0 to the next."""
     if w.s.count[0].deadlines == 0:  # an option's timer alone: nobody is looked for
         set_timer(w.s, 0, math.inf)
         return
@@ -106,7 +106,7 @@ def on_due(w: Loop, now_s: float) -> None:
 
 @jitable
 def fail_unserved(s: Serving, slot: int, now_s: float, reason: int) -> None:
-    """End a request that no instance holds; its record counts generated tokens."""
+    """End a request without instance; its record counts generated tokens."""
     s.request[slot].output = s.request[slot].made
     fail(s, slot, now_s, reason)
 

@@ -122,14 +122,14 @@ COUNTS: Final = ("latency_s", "hbm", "c2c", "link_bytes", "hbm_bytes")
 
 
 class Exchange(NamedTuple):
-    """Memory in which an event comes and the actions go.
+    """Memory of an event and its actions.
 
     Attributes:
       event: `EVENT_DTYPE` [1].
-      finished: i8[n] ids of an end's finished requests.
-      blocks: i8[n] keys of an arrival's blocks.
+      finished: i8[n] ids of finished requests.
+      blocks: i8[n] keys of arrived blocks.
       asked: i8[...] output: models evicted from host memory, actions with code and position; of a
-        run also numbers of prompts and decodes, (id, first, tokens) and ids.
+        run also counts of prompts and decodes, (id, first, tokens) and ids.
     """
 
     event: Any
@@ -140,7 +140,7 @@ class Exchange(NamedTuple):
 
 @jitable
 def is_lost(s: Serving, d: int) -> bool:
-    """Return True if device `d` is lost."""
+    """Return whether device `d` is lost."""
     return bool(s.device[d].service == GONE)
 
 
@@ -327,7 +327,7 @@ def _is_vain(s: Serving, k: int) -> bool:
 
 
 @jitable
-def _write_run(s: Serving, d: int, asked: Any, n: int) -> int:
+def _write_run(s: Serving, d: int, words: Any, n: int) -> int:
     i = s.plan[d].instance
     inst = s.instance[i]
     first = n
@@ -335,14 +335,14 @@ def _write_run(s: Serving, d: int, asked: Any, n: int) -> int:
     for j in range(inst.n_prefill):
         req = s.request[s.prefilling[i, j]]
         if req.step_tokens > 0:
-            asked[n] = req.id
-            asked[n + 1] = req.prefilled
-            asked[n + 2] = req.step_tokens
+            words[n] = req.id
+            words[n + 1] = req.prefilled
+            words[n + 2] = req.step_tokens
             n += 3
-    asked[first] = (n - first - 2) // 3
-    asked[first + 1] = s.plan[d].decodes
+    words[first] = (n - first - 2) // 3
+    words[first + 1] = s.plan[d].decodes
     for j in range(s.plan[d].decodes):
-        asked[n] = s.request[s.decoding[i, j, SLOT]].id
+        words[n] = s.request[s.decoding[i, j, SLOT]].id
         n += 1
     return n
 
@@ -402,7 +402,7 @@ def take(w: Loop, x: Exchange) -> int:
     """Apply an event.
 
     Returns:
-      Count of numbers in `x.asked`; or LEFT or a negative fault, with nothing changed.
+      Count of numbers in `x.asked`; or LEFT or a negative fault without change.
     """
     e = x.event[0]
     if e.kind >= LOSS:

@@ -119,27 +119,27 @@ _FAULTS: Final[dict[int, tuple[str, str]]] = {
 
 
 def row_of(event: Event) -> tuple[int, int, int]:
-    """Return kind, place and model of an event without a request."""
+    """Return kind, place and model of a requestless event."""
     kind, field = _KINDS[type(event)]
     return kind, getattr(event, field), getattr(event, "model", 0)
 
 
 def is_compiled() -> bool:
-    """Return True if machine code of the step is on disk."""
+    """Return whether machine code of the step is on disk."""
     return is_kept(take)
 
 
 class Step:
-    """The step of one fleet, interpreted or as machine code."""
+    """One fleet's step, interpreted or as machine code."""
 
     def __init__(self, w: Loop, *, compiled: bool) -> None:
-        """Load the machine code, or compile it, which takes tens of seconds.
+        """Load the machine code, or compile it (tens of seconds).
 
         Args:
-          w: the loop; policies' own arrays are shared by its steps.
+          w: the loop; steps share policies' arrays.
 
         Raises:
-          PolicyError: a user's policy cannot be compiled; names it, the line and the reason.
+          PolicyError: a policy cannot be compiled; with name, line and reason.
         """
         self._code = compiled_entry(take, (w, _exchange(w, 0))) if compiled else None
         self._hold(w)
@@ -155,10 +155,9 @@ class Step:
         self._now_s, self._out = (s.count[name].view(np.ndarray) for name in ("now_s", "out"))
 
     def __call__(self, state: Serving, event: Event) -> tuple[Serving, tuple[Action, ...]]:
-        """Return the state after an event, in the arrays of `state`, and the actions.
+        """Return the state after an event, in `state`'s arrays, and actions.
 
-        Records of ended requests are in `records[:count[0].out]`; set `out` to 0 after reading
-        them.
+        Ended requests are in `records[:count[0].out]`; set `out` to 0 after reading.
         """
         if state is not self._w.s:
             self._hold(self._w._replace(s=state))
@@ -177,7 +176,7 @@ class Step:
         return self._w.s, tuple(actions)
 
     def time_and_records(self) -> tuple[float, int]:
-        """Return the loop's time and the number of records of ended requests."""
+        """Return the loop's time and the count of records."""
         return float(self._now_s[0]), int(self._out[0])
 
     def _applied(self, event: Event) -> int:
@@ -246,14 +245,14 @@ class Step:
         }  # fmt: skip
         return len(tables[fault])
 
-    def _actions(self, asked: list[int]) -> list[Action]:
+    def _actions(self, words: list[int]) -> list[Action]:
         actions: list[Action] = []
-        index, past, w = 1, len(asked), self._w
+        index, past, w = 1, len(words), self._w
         while index < past:
-            code, where = asked[index], asked[index + 1]
+            code, where = words[index], words[index + 1]
             index += 2
             if code == ACT_RUN:
-                run, index = self._run(where, asked, index)
+                run, index = self._run(where, words, index)
                 actions.append(run)
             elif code == ACT_INTERRUPT:
                 actions.append(Interrupt(device=where))
@@ -261,11 +260,11 @@ class Step:
                 actions.append(_action(w.fleet, w.s, code, where))
         return actions
 
-    def _run(self, d: int, asked: list[int], at: int) -> tuple[RunSteps, int]:
+    def _run(self, d: int, words: list[int], index: int) -> tuple[RunSteps, int]:
         plan = Plan(*_PLAN.unpack_from(self._plans, d * _PLAN.size))
-        decodes_at = at + 2 + 3 * asked[at]
-        past = decodes_at + asked[at + 1]
-        prompts = iter(asked[at + 2 : decodes_at])
+        decodes_at = index + 2 + 3 * words[index]
+        past = decodes_at + words[index + 1]
+        prompts = iter(words[index + 2 : decodes_at])
         s, is_lane = self._w.s, self._w.fleet.opens_all  # whose step has its size by home, too
         run = RunSteps(
             device=d,
@@ -273,7 +272,7 @@ class Step:
             model=int(self._models[plan.instance]),
             plan=plan,
             prefills=tuple(zip(prompts, prompts, prompts, strict=True)),
-            decodes=tuple(asked[decodes_at:past]),
+            decodes=tuple(words[decodes_at:past]),
             split=s.split[d].copy() if is_lane else None,
             kv_homes=_kv_homes(s, d) if is_lane and s.taken.shape[1] > 0 else (),
         )
@@ -295,13 +294,13 @@ def _exchange(w: Loop, ended: int) -> Exchange:
 def step(
     fleet: Fleet, rules: Rules, state: Serving, event: Event, *, donate: bool = False
 ) -> tuple[Serving, tuple[Action, ...]]:
-    """Return the state after an event and the actions that follow from it, interpreted.
+    """Return the state after an event, and actions, interpreted.
 
     Args:
-      donate: whether the step may reuse the arrays of `state`.
+      donate: whether `state`'s arrays may be reused.
 
     Raises:
-      BackendError: the event cannot follow from what was asked.
+      BackendError: an impossible event.
     """
     copies: Any = () if donate else (field.copy() for field in state)
     s = state if donate else Serving(*copies)

@@ -20,7 +20,7 @@ __all__ = ["drop_weights_of", "keep_weights_of", "release_weights_of", "take_wei
 
 
 def keep_weights_of(w: Loop, m: int, c: int, now_s: float) -> bool:
-    """Pin the weights of model `m` on chip `c`; return True if there is room."""
+    """Pin model `m`'s weights on chip `c`; return whether there is room."""
     k = entry_of(w.fleet, m, c)
     if k < 0 or not could_hold_weights(w.fleet, w.s, k, m):
         return False
@@ -35,14 +35,14 @@ def keep_weights_of(w: Loop, m: int, c: int, now_s: float) -> bool:
 
 
 def take_weights_of(fleet: Fleet, s: Serving, m: int, c: int) -> None:
-    """Record that requested weights are in memory, without an instance."""
+    """Record requested weights in memory, without an instance."""
     k = entry_of(fleet, m, c)
     if s.hold[k].state != ABSENT:
         arrived(s, k)
 
 
 def release_weights_of(w: Loop, m: int, c: int, now_s: float) -> None:
-    """Unpin the weights of a model, and its load."""
+    """Unpin a model's weights, and its load."""
     k = entry_of(w.fleet, m, c)
     never_came(w.fleet, w.s, k, m)
     let_go(w.fleet, w.s, k, m, now_s)
@@ -50,7 +50,7 @@ def release_weights_of(w: Loop, m: int, c: int, now_s: float) -> None:
 
 
 def drop_weights_of(w: Loop, m: int, c: int, now_s: float) -> bool:
-    """Free unneeded weights of model `m`; return True if they are gone."""
+    """Free model `m`'s unneeded weights; return whether gone."""
     k = entry_of(w.fleet, m, c)
     first, last = instances_of(w.fleet, w.s, c)
     mine = [i for i in range(first, last) if w.s.instance[i].model == m]

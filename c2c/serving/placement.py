@@ -57,7 +57,7 @@ __all__ = [
 
 @jitable
 def reserved_gbps(fleet: Fleet, s: Serving, c: int) -> tuple[float, float]:
-    """Return the link rate promised on chip `c`: the sum of S_m/TPOT_m."""
+    """Return chip `c`'s promised link rate: the sum of S_m/TPOT_m."""
     busy, total = 0.0, 0.0
     first = s.device[s.chip[c].first].first
     for i in range(first, first + (s.chip[c].last - s.chip[c].first) * fleet.residents):
@@ -80,7 +80,7 @@ def _engine_s(fleet: Fleet, s: Serving, i: int) -> float:
 
 @jitable
 def device_load_s(fleet: Fleet, s: Serving, d: int) -> float:
-    """Return the pending seconds of device `d`: a decode step each, and prompts."""
+    """Return device `d`'s pending seconds: a decode step each, and prompts."""
     total = 0.0
     for i in range(s.device[d].first, s.device[d].first + fleet.residents):
         if s.instance[i].state != FREE and is_in_use(s, i):
@@ -248,9 +248,9 @@ def _choose(w: Loop, m: int, tokens: int, only_chip: int, decodes: bool) -> int:
 
 @jitable
 def start_active(w: Loop) -> None:
-    """Activate models before the first event, in the catalog's order, where they displace nothing.
+    """Activate models before the first event, in catalog order, displacing nothing.
 
-    Source: C2CServe section 6.2, whose order is not given.
+    Source: C2CServe section 6.2; its order is not given.
     """
     w.s.count[0].to_start = 0
     for m in range(len(w.s.model)):
@@ -272,7 +272,7 @@ def start_active(w: Loop) -> None:
 
 @jitable
 def open_lanes(w: Loop, m: int, c: int, kind: int) -> None:
-    """Open model `m` on chip `c`'s free lanes of a kind; -1: all."""
+    """Open model `m` on chip `c`'s free lanes of a kind, or -1: all."""
     for d in range(w.s.chip[c].last - 1, w.s.chip[c].first - 1, -1):  # the first is found first
         i = w.s.device[d].first
         holds = w.fleet.kv_capacity[w.fleet.deployment[m].arch, w.s.device[d].kind] > 0
@@ -311,7 +311,7 @@ def try_place(w: Loop, m: int, tokens: int, only_chip: int, now_s: float) -> int
 
 @jitable
 def place_ahead(w: Loop, m: int) -> int:
-    """Return the instance that model `m` without requests would get, or -1."""
+    """Return the instance of model `m` without requests, or -1."""
     row = _choose(w, m, 1, -1, False)
     if row < 0:
         return -1
@@ -320,14 +320,14 @@ def place_ahead(w: Loop, m: int) -> int:
 
 
 @jitable
-def place_decodes(w: Loop, m: int, tokens: int, at: int, now_s: float) -> int:
-    """Return the decode-only instance where model `m` would be placed, or -1."""
-    if at < 0:
+def place_decodes(w: Loop, m: int, tokens: int, instance: int, now_s: float) -> int:
+    """Return model `m`'s decode-only instance, or -1."""
+    if instance < 0:
         row = _choose(w, m, tokens, -1, True)
         return int(w.s.candidates[row].instance) if row >= 0 else -1
-    if w.s.instance[at].state == FREE or w.s.instance[at].model != m:
-        make_active(w, m, at, now_s)
-    return at
+    if w.s.instance[instance].state == FREE or w.s.instance[instance].model != m:
+        make_active(w, m, instance, now_s)
+    return instance
 
 
 @jitable
@@ -365,7 +365,7 @@ def _place_head(w: Loop, m: int, c: int, now_s: float) -> bool:
 
 @jitable
 def place_pending(w: Loop, c: int, now_s: float) -> None:
-    """Assign chip `c`'s idle slices to pending models, longest wait first."""
+    """Assign chip `c`'s idle slices, longest wait first."""
     if w.s.chip[c].n_waiting == 0:
         return
     claim = w.s.chip[c].claim
@@ -385,10 +385,10 @@ def place_pending(w: Loop, c: int, now_s: float) -> None:
 
 @jitable
 def make_room(w: Loop, c: int, now_s: float) -> int:
-    """Drain the least busy instance of chip `c` if a model, which claims the chip, waited too long.
+    """Drain chip `c`'s least busy instance if a model waited too long.
 
     Returns:
-      The instance if it is idle now; else -1.
+      The instance if idle; else -1.
     """
     chip = w.s.chip[c]
     if w.s.count[0].pending == 0 or now_s < chip.next_look_s:

@@ -1,4 +1,4 @@
-"""Rebalancing of a batch's requests over batches on the same devices."""
+"""Rebalancing over batches on the same devices."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def _taker(w: Loop, i: int, slot: int) -> int:
 
 
 @jitable
-def _go(w: Loop, i: int, slot: int, j: int, made: int, now_s: float) -> None:
+def _go(w: Loop, i: int, slot: int, j: int, n_output: int, now_s: float) -> None:
     # A request that stands in no batch any more waits at instance j, to go on where it was.
-    if made > 0:
-        send(w, i, slot, made, j, False, now_s)
+    if n_output > 0:
+        send(w, i, slot, n_output, j, False, now_s)
         return
     req = w.s.request[slot]
     leave(w, i, slot)
@@ -62,7 +62,7 @@ def _go(w: Loop, i: int, slot: int, j: int, made: int, now_s: float) -> None:
 # split: two halves read all weights twice, and later requests join the emptier batch in any case.
 @apart("deal", needed=lambda values: values[Rules].traits.vary.follows_waits)
 def deal(w: Loop, i: int, now_s: float) -> None:
-    """Route the requests of instance `i`, at a step boundary, again, youngest first."""
+    """Route instance `i`'s requests again at a step boundary, youngest first."""
     inst = w.s.instance[i]
     inst.deals = 0
     for k in range(inst.n_prefill - 1, -1, -1):
@@ -89,7 +89,7 @@ def deal(w: Loop, i: int, now_s: float) -> None:
 
 @jitable
 def route_waiting(w: Loop, i: int) -> None:
-    """Route instance `i`'s waiting requests again, beside newly opened ones."""
+    """Route instance `i`'s waiting requests beside opened ones."""
     inst = w.s.instance[i]
     for _ in range(inst.n_wait):
         slot = pop_waiting(w.s, i)

@@ -63,7 +63,7 @@ def routed(w: Loop, m: int, slot: int, decodes: bool) -> int:
 
 @inlined
 def is_too_busy(w: Loop, i: int, slot: int) -> bool:
-    """Return True if instance `i`'s model needs another instance."""
+    """Return whether instance `i`'s model needs another instance."""
     inst, req = w.s.instance[i], w.s.request[slot]
     backlog_s = inst.backlog * w.fleet.costs.prompt_s[pair_of(w.fleet, w.s, i)]
     need = request_bytes(w.fleet, w.s, i, req.prompt + req.output)
@@ -76,7 +76,7 @@ def is_too_busy(w: Loop, i: int, slot: int) -> bool:
 
 @jitable
 def any_active(fleet: Fleet, s: Serving, m: int, tokens: int) -> int:
-    """Return an instance of model `m` with room for a request of so many tokens, or -1."""
+    """Return an instance of model `m` with room for so many tokens, or -1."""
     i = s.model[m].active
     while i >= 0:
         inst = s.instance[i]
@@ -89,7 +89,7 @@ def any_active(fleet: Fleet, s: Serving, m: int, tokens: int) -> int:
 
 @jitable
 def has_active(fleet: Fleet, s: Serving, m: int) -> bool:
-    """Return True if a prompt instance of model `m` is active."""
+    """Return whether a prompt instance of model `m` is active."""
     i = s.model[m].active
     while i >= 0 and fleet.role[s.instance[i].on_device] == DECODES:
         i = s.instance[i].next_same

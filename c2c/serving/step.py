@@ -88,7 +88,7 @@ def on_step_end(w: Loop, d: int, now_s: float) -> None:
 
 @apart("carried", needed=goes_directly)
 def on_carried(w: Loop, slot: int, now_s: float) -> None:
-    """Handle the arrival of a KV cache at its decode instance."""
+    """Handle a KV cache's arrival at its decode instance."""
     req = w.s.request[slot]
     i = int(req.held_by)
     req.held_by = -1

@@ -131,7 +131,7 @@ def account_step(w: Loop, d: int) -> None:
 
 @inlined
 def end_step(w: Loop, d: int, now_s: float) -> None:
-    """Give the requests in device `d`'s step their tokens, and continue."""
+    """Give device `d`'s requests their tokens, and continue."""
     plan = w.s.plan[d]
     i = int(plan.instance)
     inst = w.s.instance[i]

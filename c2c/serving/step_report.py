@@ -45,7 +45,7 @@ def _is_among(finished: Any, request_id: int) -> bool:
 
 @jitable
 def ends_prompt(s: Serving, slot: int) -> bool:
-    """Return True if the step computes the last of a request's prompt."""
+    """Return whether the step ends a request's prompt."""
     req = s.request[slot]
     return bool(req.step_tokens > 0 and req.prefilled + req.step_tokens >= req.prompt)
 
@@ -64,7 +64,7 @@ def most_steps(s: Serving, d: int) -> int:
 
 @jitable
 def not_in_step(s: Serving, d: int, finished: Any) -> int:
-    """Return the first finished request without a token of device `d`'s step, or -1."""
+    """Return the first finished request outside device `d`'s step, or -1."""
     i = s.plan[d].instance
     for k in range(len(finished)):
         is_there = False
@@ -105,7 +105,7 @@ def take_finished(fleet: Fleet, s: Serving, d: int, finished: Any) -> None:
 
 @jitable
 def shorten_decode(fleet: Fleet, s: Serving, i: int, k: int, tokens: int) -> None:
-    """Take so many tokens from decode `k`'s answer on instance `i`."""
+    """Take tokens from decode `k`'s answer on instance `i`."""
     shorten(fleet, s, i, int(s.decoding[i, k, SLOT]), tokens)
     s.decoding[i, k, ENDS_AT] -= tokens
     s.decoding[i, k, LENGTH] -= tokens
@@ -113,7 +113,7 @@ def shorten_decode(fleet: Fleet, s: Serving, i: int, k: int, tokens: int) -> Non
 
 @jitable
 def shorten(fleet: Fleet, s: Serving, i: int, slot: int, tokens: int) -> None:
-    """Take so many tokens, and their room, from an answer of instance `i`."""
+    """Take tokens, and room, from an answer of instance `i`."""
     req = s.request[slot]
     before = reserved_places(fleet, s, i, slot)
     req.output -= tokens
@@ -124,7 +124,7 @@ def shorten(fleet: Fleet, s: Serving, i: int, slot: int, tokens: int) -> None:
 
 @jitable
 def take_leaving(w: Loop, d: int, finished: Any, now_s: float) -> None:
-    """End the requests that waited for the end of device `d`'s step."""
+    """End requests that waited for device `d`'s step."""
     i = w.s.plan[d].instance
     k = 0
     while k < batch_size(w.s, i):
@@ -136,13 +136,13 @@ def take_leaving(w: Loop, d: int, finished: Any, now_s: float) -> None:
 
 
 def gives_up(values: Mapping[type, Any]) -> bool:
-    """Return True if requests of the run's fleet have deadlines."""
+    """Return whether requests of the run's fleet have deadlines."""
     return bool(values[Fleet].gives_up)
 
 
 @apart("leave_late", needed=gives_up)
 def leave_late(w: Loop, d: int, now_s: float) -> None:
-    """End the requests whose deadline passed during the step of device `d`."""
+    """End requests whose deadline passed during device `d`'s step."""
     take_leaving(w, d, w.s.free_slots[:0], now_s)
 
 
@@ -164,7 +164,7 @@ def _note_last(w: Loop, i: int, slot: int) -> None:
 
 @jitable
 def end_in_batch(w: Loop, slot: int, now_s: float) -> None:
-    """End a request that had joined a batch and whose KV cache nothing uses."""
+    """End a request of a batch, its KV cache unused."""
     req = w.s.request[slot]
     i = req.instance
     inst = w.s.instance[i]

@@ -55,7 +55,7 @@ def clear_slice(w: Loop, m: int, now_s: float) -> None:
 
 @jitable
 def go_elsewhere(w: Loop, m: int, now_s: float) -> None:
-    """Place model `m` again after the loss of its slice."""
+    """Place model `m` again after its slice's loss."""
     if w.s.model[m].n_wait > 0 and not has_active(w.fleet, w.s, m):
         head = w.s.request[w.s.model[m].wait_head]
         try_place(w, m, head.prompt + head.output, -1, now_s)
@@ -63,7 +63,7 @@ def go_elsewhere(w: Loop, m: int, now_s: float) -> None:
 
 @jitable
 def after_idle(w: Loop, i: int, now_s: float) -> None:
-    """Offer the slice of idle instance `i` to pending models."""
+    """Offer idle instance `i`'s slice to pending models."""
     inst = w.s.instance[i]
     m = int(inst.model)
     was_draining = inst.draining != 0
@@ -78,7 +78,7 @@ def after_idle(w: Loop, i: int, now_s: float) -> None:
 
 @jitable
 def after_leaving(w: Loop, i: int, now_s: float) -> None:
-    """Offer the room of requests that left instance `i` to others."""
+    """Offer left room of instance `i` to others."""
     inst = w.s.instance[i]
     d = inst.on_device
     is_empty = batch_size(w.s, i) == 0 and not holds_on(w.fleet, w.s, i)
@@ -110,7 +110,7 @@ def _newest_stuck(w: Loop, d: int) -> int:
 
 @apart("free_stuck", needed=lambda values: values[Rules].traits.batch.grows)
 def free_stuck(w: Loop, d: int, now_s: float) -> None:
-    """Let the newest requests of device `d` give way until an engine can go on."""
+    """Let device `d`'s newest requests yield until an engine can go on."""
     i = _newest_stuck(w, d)
     while i >= 0:
         preempt(w, i, 0)
@@ -120,7 +120,7 @@ def free_stuck(w: Loop, d: int, now_s: float) -> None:
 
 @inlined
 def go_on(w: Loop, i: int, now_s: float) -> None:
-    """Turn the device of instance `i`, after a load or a step, to what is next."""
+    """Turn instance `i`'s device, after a load or step, to the next work."""
     ask(w.s, w.s.instance[i].on_device)
     is_idle = not settle(w, i, now_s)
     if is_idle and (w.s.chip[w.s.instance[i].chip].n_waiting > 0 or w.s.instance[i].draining != 0):

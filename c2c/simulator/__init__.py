@@ -1,7 +1,7 @@
 """Discrete-event simulation of the serving loop on a virtual clock."""
 
 from c2c.simulator.collect import Collected, estimate, simulate_in_memory
-from c2c.simulator.compiled import compiled_drive, is_compiled
+from c2c.simulator.compiled_loop import compiled_drive, is_compiled
 from c2c.simulator.machine import build_machine
 from c2c.simulator.run import RunStats, Simulation, run_blocks
 from c2c.simulator.tables import FAILURES, phases_table, requests_table

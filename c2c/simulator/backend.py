@@ -20,7 +20,6 @@ from c2c.serving.tables.state import Loop, Rules, Serving
 from c2c.simulator.expert_cache.expert_state import Experts
 from c2c.simulator.expert_cache.fetching import experts_of_start, experts_of_step
 from c2c.simulator.lengths import run_steps
-from c2c.simulator.works.carrying import drop_sent, move_kv, send_kv
 from c2c.simulator.works.graphs import (
     begin_relayout,
     begin_start,
@@ -29,6 +28,7 @@ from c2c.simulator.works.graphs import (
     share_among_works,
     stop_works,
 )
+from c2c.simulator.works.kv_transfers import drop_sent, move_kv, send_kv
 from c2c.simulator.works.phases import advance, remaining_s, stop_at_boundary
 from c2c.simulator.works.world import CLEAN, ENDS, SHARES, Machine, World, account, note_ends
 
@@ -39,7 +39,7 @@ __all__ = ["end_phase", "submit"]
 def rebalance(
     rules: Rules, machine: Machine, state: Serving, world: World, c: int, now_s: float
 ) -> None:
-    """Share chip `c`'s link max-min fairly and re-time changed phases."""
+    """Share chip `c`'s link max-min fairly; re-time changed phases."""
     account(world, c, now_s)
     if world.link[c].graphs > 0:
         share_among_works(rules, machine, state, world, c, now_s)
@@ -240,10 +240,10 @@ def _touched(state: Serving, k: int) -> int:
 def submit(
     w: Loop, machine: Machine, world: World, experts: Experts, ended: int, now_s: float
 ) -> None:
-    """Carry out the actions of the last step, and share the links of the chips that it touched.
+    """Carry out the last step's actions; share the touched chips' links.
 
     Args:
-      ended: device whose phase, relayout or transfer ended; or -1.
+      ended: device of an ended phase, relayout or transfer; or -1.
     """
     fleet, rules, state = w.fleet, w.rules, w.s
     for k in range(state.count[0].actions):
@@ -301,7 +301,7 @@ def _write_timeline(state: Serving, world: World, d: int, now_s: float, chip_rat
 def end_phase(
     rules: Rules, machine: Machine, state: Serving, world: World, d: int, now_s: float
 ) -> bool:
-    """End the phase of device `d`; return True if it was a load."""
+    """End device `d`'s phase; return whether it was a load."""
     p, plan, report = world.phase[d], state.plan[d], state.report[d]
     c, kind = state.device[d].chip, state.device[d].kind
     account(world, c, now_s)

@@ -32,11 +32,11 @@ def simulate_in_memory(
     compiled: bool = True,
     timeline_rows: int = 0,
 ) -> Collected:
-    """Simulate a workload and return every record.
+    """Simulate a workload; return all records.
 
     Args:
-      serving: a `Prepared` saves the cost tables on repeated runs.
-      compiled: False interprets the same code, much slower.
+      serving: a `Prepared` saves cost tables in repeated runs.
+      compiled: False: interpret, much slower.
     """
     prepared = prepare(serving) if isinstance(serving, ServingSetup) else serving
     simulation = Simulation.start(
@@ -54,6 +54,6 @@ def simulate_in_memory(
 
 
 def estimate(prepared: Prepared, workload: Workload, *, compiled: bool = True) -> Mapping[str, Any]:
-    """Return the summary of a workload, served to rate a layout for `mig=planned`."""
+    """Return a workload's summary, to rate a layout for `mig=planned`."""
     records = simulate_in_memory(prepared, workload, compiled=compiled).records
     return summarise(requests_table(prepared, records))

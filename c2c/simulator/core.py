@@ -26,9 +26,9 @@ from c2c.simulator.arrivals.sessions import (
 from c2c.simulator.backend import end_phase, submit
 from c2c.simulator.expert_cache.expert_state import Experts
 from c2c.simulator.lengths import end_by_length
-from c2c.simulator.works.carrying import has_come
 from c2c.simulator.works.events import FLEET, next_end
 from c2c.simulator.works.graphs import end_relayout, follow_works
+from c2c.simulator.works.kv_transfers import has_come
 from c2c.simulator.works.world import Machine, World
 from c2c.workloads import OF_MODEL
 
@@ -53,15 +53,15 @@ _OUTSIDE: Final = -2
 
 
 class Arrivals(NamedTuple):
-    """Requests of a block, group after group, of each ascending in time; arrays of n or 0 entries.
+    """Requests of a block by group and time; arrays of n or 0 entries.
 
     Attributes:
       arrival_s, model, prompt, output, ids: [n].
       limit: i8[n] most tokens of an answer; empty: as many as it has.
       priority: i8[n]; empty: the models'.
-      deadline_s, cancel_s: f8[n] from the arrival until it is given up, and until its client
-        leaves; inf: never; empty: the models'.
-      calls_tool: i8[n] 1: its answer ends in a call; empty: none does.
+      deadline_s, cancel_s: f8[n] from the arrival until given up, and until its client leaves; inf:
+        never; empty: the models'.
+      calls_tool: i8[n] 1: its answer ends in a call; empty: none.
       block_at, block_count: [n] first block in `block_keys`, and number; empty without a prefix
         cache.
       prompt_blocks: [n] blocks of its prompt.
@@ -194,7 +194,7 @@ def drive(
     clients: Clients,
     sessions: Sessions,
 ) -> int:
-    """Run until the block of arrivals is used up (after the last one, until all work is done).
+    """Run to the end of the block of arrivals (of the last: of all work).
 
     Order: by time, then phase ends by device, wires, failures and timers, arrivals as in the block.
     """

@@ -26,7 +26,7 @@ class FailureRow:
     """A failure of a chip, as it occurred.
 
     Attributes:
-      back_s: time at which the chip served again; inf: never.
+      back_s: when the chip served again; inf: never.
     """
 
     chip: int
@@ -35,7 +35,7 @@ class FailureRow:
 
 
 class FailureSchedule:
-    """Failures of a run, by seed and number of the chip or host."""
+    """Failures by seed and number of chip or host."""
 
     def __init__(self, prepared: Prepared, chips: NDArray[np.int64]) -> None:
         self._settings = prepared.setup.failures
@@ -94,7 +94,7 @@ class FailureSchedule:
 
 
 def has_steps_done(world: World, d: int, now_s: float) -> bool:
-    """Return True if device `d` runs steps and some are done."""
+    """Return whether device `d` runs steps and some are done."""
     p = world.phase[d]
     if world.busy[d] == 0 or p.is_load != 0 or p.works != 0:
         return False
@@ -108,7 +108,7 @@ def has_steps_done(world: World, d: int, now_s: float) -> bool:
 
 
 def lose_phase(rules: Rules, state: Serving, world: World, d: int, now_s: float) -> None:
-    """End the phase of device `d` after a failure: traffic counts."""
+    """End device `d`'s phase after a failure: traffic counts."""
     p, c = world.phase[d], state.device[d].chip
     if world.busy[d] == 0:
         return

@@ -27,7 +27,7 @@ def _to_length(s: Serving, i: int, k: int) -> int:
 
 @apart("run_steps", needed=_cuts_runs)
 def run_steps(w: Loop, machine: Machine, d: int) -> int:
-    """Return the steps of device `d`'s run, to the end of the first answer."""
+    """Return device `d`'s steps to the end of the first answer."""
     plan = w.s.plan[d]
     steps = min(int(plan.steps), machine.most_steps)
     for k in range(plan.decodes):

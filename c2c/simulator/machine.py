@@ -21,7 +21,7 @@ from c2c.serving import (
     start_plan,
     tables,
 )
-from c2c.simulator.compiled import is_compiled
+from c2c.simulator.compiled_loop import is_compiled
 from c2c.simulator.expert_cache.miss_table import DECODES, MissTable, measured_misses, no_misses
 from c2c.simulator.expert_cache.traces import Traces
 from c2c.simulator.run import Simulation, run_blocks
@@ -34,7 +34,7 @@ _INTERPRETED_LAYERS = 16  # more are walked sooner by code that has to be compil
 
 
 def build_machine(prepared: Prepared) -> Machine:
-    """Return the constants of the simulated hardware."""
+    """Return the simulated hardware's constants."""
     setup = prepared.setup
     where = weights_in(setup.system.load)
     streams = where != "hbm"
@@ -143,7 +143,7 @@ def _phases(prepared: Prepared, block: RequestBlock, traces: Traces | None) -> t
 
 
 def _are_ahead(prepared: Prepared, weights: np.ndarray) -> np.ndarray:
-    """Return True for each [model, kind] with a second room in HBM for weights."""
+    """Return b1[model, kind]: HBM has a second room for weights."""
     system = prepared.setup.system
     room = np.array([k.hbm_bytes - system.hbm_reserve_bytes for k in prepared.slice_kinds])
     fits: np.ndarray = system.load_traits.fetches_ahead & (2.0 * weights[:, None] < room)
@@ -151,7 +151,6 @@ def _are_ahead(prepared: Prepared, weights: np.ndarray) -> np.ndarray:
 
 
 def _held_bytes(prepared: Prepared) -> np.ndarray:
-    """Return the bytes of weights in HBM after a start, [model, kind]."""
     specs = [d.spec for d in prepared.setup.deployments]
     arch = prepared.fleet.deployment.arch
     missing = [expert_layers(s) * s.experts for s in specs] - prepared.expert_slots[arch].T

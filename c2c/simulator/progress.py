@@ -19,7 +19,7 @@ PROGRESS_DTYPE = np.dtype(
 
 
 def progress(s: Serving) -> np.ndarray:
-    """Return the open requests whose first step has begun, `PROGRESS_DTYPE`."""
+    """Return the open requests with a begun step, `PROGRESS_DTYPE`."""
     request = s.request
     tokens = request.carried + request.made
     for i in np.flatnonzero(s.instance.n_decode):

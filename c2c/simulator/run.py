@@ -32,16 +32,16 @@ from c2c.simulator.arrivals.sessions import (
     turns_ended,
 )
 from c2c.simulator.backend import end_phase, submit
-from c2c.simulator.compiled import compiled_drive
+from c2c.simulator.compiled_loop import compiled_drive
 from c2c.simulator.core import DRAINED, NEED_SLOTS, OUTSIDE_DUE, RECORDS_FULL, Arrivals, drive
 from c2c.simulator.expert_cache.expert_state import Experts
 from c2c.simulator.expert_cache.experts import build_experts
 from c2c.simulator.failures import FailureSchedule, has_steps_done, lose_phase
 from c2c.simulator.lengths import end_by_length
 from c2c.simulator.run_stats import RunStats, stats_of
-from c2c.simulator.works.carrying import clear_wire
 from c2c.simulator.works.events import FLEET, next_end
 from c2c.simulator.works.graphs import end_relayout
+from c2c.simulator.works.kv_transfers import clear_wire
 from c2c.simulator.works.wires import EVERYBODY
 from c2c.simulator.works.world import Machine, World, new_world, relayouts_at
 from c2c.workloads import WISHES, ClosedLoop, RequestBlock, concatenate
@@ -53,7 +53,7 @@ Incident = Cancelled | DeviceLost | DeviceBack | BlocksLost | Weights
 
 @dataclass(slots=True)
 class Simulation:
-    """One run: state and world, and phases for the timeline."""
+    """A run: state and world, and the timeline's phases."""
 
     prepared: Prepared
     rules: Rules
@@ -89,8 +89,8 @@ class Simulation:
         """Return a simulation at time 0.
 
         Args:
-          loop: clients of a closed loop; None: an open one.
-          models: those that get requests; None: all.
+          loop: clients; None: an open loop.
+          models: requested ones; None: all.
           incidents: cancels, losses and pins, by time.
         """
         state = prepared.new_serving(buffer=buffer, models=models, active=False)
@@ -128,14 +128,14 @@ class Simulation:
         is_last: bool = False,
         until_s: float | None = None,
     ) -> None:
-        """Simulate a block of arrivals and pass finished requests to `on_records` (copies).
+        """Simulate a block of arrivals; copies of finished requests go to `on_records`.
 
         Args:
-          is_last: whether to run until all work is done.
-          until_s: end, up to which records are passed; None: the last arrival.
+          is_last: whether to finish all work.
+          until_s: end of passed records; None: the last arrival.
 
         Raises:
-          PolicyError: a policy from outside the package failed.
+          PolicyError: an outside policy failed.
         """
         self._allow(block)
         order, until = self._by_group(block)
@@ -278,7 +278,7 @@ class Simulation:
 
     @property
     def next_s(self) -> float:
-        """Time of the next event without a further request; inf: none."""
+        """The next event's time without a further request; inf: none."""
         ends_s = next_end(self.world.tournament, FLEET)[1]
         timers = self.state.timer_s
         others_s = min(float(timers[0]), float(self.world.outside_s[0]), ends_s)
@@ -372,7 +372,7 @@ class Simulation:
         submit(self.w, self.machine, self.world, self.experts, device, now_s)
 
     def timeline(self) -> Any:
-        """Return the phases kept so far (`TIMELINE_DTYPE`), in order of their end."""
+        """Return the kept phases (`TIMELINE_DTYPE`), by their end."""
         rows = int(self.world.n_timeline[0]) if self.timeline_rows > 0 else 0
         return self.world.timeline[:rows].copy()
 
@@ -405,8 +405,8 @@ def run_blocks(
     """Simulate all blocks to the end.
 
     Args:
-      on_records: called with arrays of `c2c.serving.RECORD_DTYPE`, in order of completion.
-      on_progress: called with (requests arrived, simulated seconds).
+      on_records: gets arrays of `c2c.serving.RECORD_DTYPE`, in order of completion.
+      on_progress: gets (requests arrived, simulated seconds).
     """
     waiting: RequestBlock | None = None
     blocks = _whole_sessions(blocks)

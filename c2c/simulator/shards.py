@@ -25,7 +25,7 @@ class Shard:
 
     Attributes:
       models: indices in the catalog, ascending.
-      parts: the same models in groups, each with a file.
+      parts: these in groups, a file each.
     """
 
     models: NDArray[np.int64]
@@ -37,10 +37,10 @@ class Shard:
 def split(
     prepared: Prepared, workload: Workload, *, shards: int, requests: int, part_rows: int
 ) -> tuple[Shard, ...]:
-    """Divide the models into at most `shards` shards of about equal load, always alike.
+    """Divide the models into at most `shards` shards of about equal load.
 
     Args:
-      part_rows: most requests in a part, about.
+      part_rows: about the most requests of a part.
     """
     load = _load(workload, len(prepared.fleet.deployment))
     group = groups_of(prepared)
@@ -59,7 +59,7 @@ def split(
 def dealt(
     blocks: Iterable[RequestBlock], shards: Sequence[Shard]
 ) -> Iterator[tuple[int, RequestBlock]]:
-    """Yield each block's requests by shard, with their ids in the whole run."""
+    """Yield blocks' requests by shard, with ids in the run."""
     shard_of = np.zeros(sum(len(shard.models) for shard in shards), np.int64)
     for k, shard in enumerate(shards):
         shard_of[shard.models] = k
@@ -84,7 +84,7 @@ def by_part(part_of: NDArray[np.int64], count: int) -> Iterator[tuple[int, Any]]
 
 
 def merged_stats(stats: Sequence[RunStats]) -> RunStats:
-    """Return the totals of a run from those of its shards."""
+    """Return a run's totals from its shards'."""
     values = {}
     for field in fields(RunStats):
         column = [getattr(s, field.name) for s in stats]
@@ -98,7 +98,7 @@ def merged_stats(stats: Sequence[RunStats]) -> RunStats:
 
 
 def merged_timeline(timelines: Sequence[NDArray[np.void]], rows: int) -> NDArray[np.void]:
-    """Return the first phases of all shards, in the order of their end."""
+    """Return all shards' first phases, by their end."""
     joined = np.concatenate(list(timelines))
     order = np.lexsort((joined["instance"], joined["end_s"]))
     return joined[order[:rows]]

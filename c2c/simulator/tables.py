@@ -1,4 +1,4 @@
-"""Records and phases of a run as the tables of `c2c.metrics`."""
+"""Records and phases as tables of `c2c.metrics`."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _TIMES = ("admitted_s", "started_s", "first_token_s", "finished_s")
 
 
 def requests_table(prepared: Prepared, records: Any) -> pa.Table:
-    """Return records as a table of `RECORD_SCHEMA`; a failed request's other times are NaN."""
+    """Return records as a table of `RECORD_SCHEMA`; failed requests' other times are NaN."""
     failed = records["failure"] != FAIL_NONE
     columns = {name: np.ascontiguousarray(records[name]) for name in _COPIED}
     for name in _TIMES:
@@ -69,7 +69,7 @@ def requests_table(prepared: Prepared, records: Any) -> pa.Table:
 
 
 def phases_table(prepared: Prepared, timeline: Any) -> pa.Table:
-    """Return phases (`TIMELINE_DTYPE`) as a table of `PHASE_SCHEMA`, in the same order."""
+    """Return phases (`TIMELINE_DTYPE`) as a table of `PHASE_SCHEMA`, in order."""
     loads = timeline["is_load"] != 0
     prefills, decodes = timeline["prefill_tokens"] > 0, timeline["decode_seqs"] > 0
     # Streamed weights are switched to, not loaded; cold starts of either kind read the disk.

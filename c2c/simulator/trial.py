@@ -16,10 +16,10 @@ _REQUESTS = 60
 
 
 def try_policies(prepared: Prepared, workload: Workload, requests: int = _REQUESTS) -> None:
-    """Simulate the first requests with the interpreter, if any policy is from outside the package.
+    """Interpret the first requests if a policy is from outside.
 
     Raises:
-      PolicyError: a policy failed; names it, file, line and reason.
+      PolicyError: a policy failed; with name, file, line and reason.
     """
     if outside_policies(prepared.rules.system):
         simulation = Simulation.start(

@@ -20,7 +20,7 @@ __all__ = ["warm"]
 
 
 def warm() -> float:
-    """Compile (or load) the event loop; return the seconds it took."""
+    """Compile (or load) the event loop; return the seconds."""
     started = time.perf_counter()
     spec = load_spec("llama-3-3b")
     prepared = prepare(

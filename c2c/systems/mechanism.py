@@ -1,4 +1,4 @@
-"""Interface of a mechanism, which fills a part of a system."""
+"""Interface of a mechanism that fills a part of a system."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ __all__ = ["Context", "Mechanism", "read_gbps"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """Inputs from which a mechanism prepares a system.
+    """A mechanism's inputs.
 
     Attributes:
-      system: system as filled so far.
-      platform: hardware at its scale; for a node, its first GPU.
+      system: as filled so far.
+      platform: scaled hardware; of a node, its first GPU.
       node: GPUs with links; None: no node.
-      run: settings of the run as plain data.
+      run: the run's settings as plain data.
       settings: the mechanism's own, an instance of `Mechanism.settings`.
     """
 
@@ -38,16 +38,16 @@ class Context:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mechanism:
-    """A mechanism, the constant `SYSTEM` of a module; `system.<part>=<module>` selects it.
+    """A mechanism, a module's constant `SYSTEM`; `system.<part>=<module>` selects it.
 
     Attributes:
       part: part of the system that it fills.
-      settings: dataclass of its settings; it checks their values.
-      prepare: function that returns the system with the part filled.
+      settings: dataclass that checks their values.
+      prepare: returns the system with the part.
       ways: allowed values of the setting `way`; empty: no such setting.
-      notes: function that returns lines to print with the run.
-      worker: module of its live workers; "": only the simulator serves it.
-      over_chips: whether a layout lies over the run's own chips, not a node's GPUs.
+      notes: returns lines to print.
+      worker: module of live workers; "": simulations alone.
+      over_chips: whether a layout is over the run's chips, not a node's GPUs.
     """
 
     part: Literal["start", "layout"]
@@ -64,7 +64,7 @@ class Mechanism:
 
 
 def read_gbps(context: Context) -> float:
-    """Return the rate at which all slices read host memory, GB/s."""
+    """Return slices' total rate of host memory, GB/s."""
     if context.node is None or context.node.chip is None:
         name = None if context.node is None else context.node.name
         raise SettingError(

@@ -45,11 +45,11 @@ _SETTINGS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """Pure function to compile: positional arguments are arrays, keywords are static.
+    """Pure function: positional arguments are arrays, keywords static.
 
     Attributes:
-      function: depends only on its arguments and this source.
-      donated: positional arguments whose memory the results may reuse.
+      function: depends on arguments and source alone.
+      donated: positional arguments of reusable memory.
     """
 
     name: str
@@ -75,14 +75,14 @@ class _State:
 # architecture share it, in this process and, through a repository, in all others. Source: MEDUSA
 # starts from materialised CUDA graphs; here the state is XLA's executables.
 class Executables:
-    """Compiled stages, loaded from a repository or stored there; None: jax compiles."""
+    """Compiled stages of a repository; None: jax compiles."""
 
     def __init__(self, folder: Path | str | None = None, *, strict: bool = True) -> None:
         """Set the repository's folder, created on first use.
 
         Args:
           folder: by default the one of `pallas_kernels.repository`.
-          strict: whether an unusable repository is an error, not a warning.
+          strict: whether an unusable one is an error, not a warning.
         """
         self.repository = Repository(folder)
         self._strict = strict
@@ -92,7 +92,7 @@ class Executables:
         self._state = _State()
 
     def on(self, device: Any) -> Executables:
-        """Return these executables for another device (None: jax's first), without compiling."""
+        """Return these for another device (None: jax's first), uncompiled."""
         other = copy.copy(self)
         other.device = device
         return other
@@ -108,7 +108,7 @@ class Executables:
         return self._state.compiled
 
     def bind(self, stage: Stage) -> Callable[..., Any]:
-        """Return a function of the stage's signature, faster for repeated calls of equal shapes."""
+        """Return the stage's function, faster for repeated shapes."""
         last: tuple[Any, dict[str, Any], Run] | None = None
 
         def call(*args: Any, **static: Any) -> Any:
@@ -126,7 +126,7 @@ class Executables:
         return call
 
     def bind_ahead(self, stage: Stage) -> Callable[..., Any]:
-        """Return a function that finds the executable and returns shapes."""
+        """Return a function that finds the executable; it returns shapes."""
 
         def call(*args: Any, **static: Any) -> Any:
             leaves, tree = jax.tree.flatten(args)
@@ -136,14 +136,14 @@ class Executables:
         return call
 
     def find(self, stage: Stage, leaves: Sequence[Any], tree: Any, static: dict[str, Any]) -> Run:
-        """Return the executable for arguments of these shapes.
+        """Return the executable for these shapes.
 
         Args:
           leaves: arrays or `jax.ShapeDtypeStruct`s, of `tree`.
           static: keyword arguments.
 
         Raises:
-          RepositoryError: the repository cannot be used and `strict` is set.
+          RepositoryError: unusable, with `strict`.
         """
         shapes = tuple((leaf.shape, leaf.dtype, in_host_memory(leaf)) for leaf in leaves)
         device = jax.devices()[0] if self.device is None else self.device
@@ -211,11 +211,10 @@ class Executables:
 def executables_at(
     where: Executables | Path | str | Literal["auto"] | None,
 ) -> Executables | None:
-    """Return the executables of a folder, the same object each time.
+    """Return a folder's executables, the same object each time.
 
     Args:
-      where: folder; "auto" for the default one, perhaps unusable. None and `Executables` are
-        returned.
+      where: "auto": the default, perhaps unusable; None and `Executables` are returned.
     """
     if where is None or isinstance(where, Executables):
         return where
@@ -280,7 +279,7 @@ def _program(
 
 @functools.cache
 def source_of_stages(file: str) -> str:
-    """Return a hash of the source that affects a file's stages."""
+    """Return a hash of the source of a file's stages."""
     ours, tuned = hashlib.sha256(), hashlib.sha256()
     for folder in dict.fromkeys((_C2C / "models", _C2C / "transformer", Path(file).parent)):
         for path in sorted(folder.rglob("*.py")):

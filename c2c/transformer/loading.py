@@ -25,7 +25,7 @@ from c2c.transformer.weights.formats import Quantization, Quantize, quantization
 from c2c.transformer.weights.fused_experts import split_experts
 from c2c.transformer.weights.integer_groups import GroupedCheckpoint, check_packing
 from c2c.transformer.weights.leaves import Source
-from c2c.transformer.weights.packed import IS_READ, is_read
+from c2c.transformer.weights.packed_matrices import IS_READ, is_read
 from c2c.transformer.weights.safetensors_file import SafetensorsCheckpoint
 
 if TYPE_CHECKING:  # a model that is not loaded from a file needs neither tokenizers nor gguf
@@ -53,8 +53,6 @@ type Ahead = Callable[[ModelSpec, Tokenizer | None], Wanted]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Opened:
-    """An opened checkpoint before weights and tokenizer; with an adapter, its base's."""
-
     spec: ModelSpec
     source: Source
     texts: Callable[[], tuple[Tokenizer | None, tuple[int, ...]]]
@@ -77,23 +75,23 @@ def load(
     """Load a checkpoint: a folder in Hugging Face's layout, a GGUF file, or PEFT's LoRA folder.
 
     Args:
-      path: folder (config.json, safetensors, tokenizer.json), GGUF file, or an adapter's folder
+      path: folder (config.json, safetensors, tokenizer.json), GGUF file, or adapter's folder
         (adapter_config.json, adapter_model.safetensors) beside its base's.
       dtype: of parameters, cache and activations: "float32", "bfloat16", "float16"; "auto": float32
         on a CPU with room for it, else bfloat16.
       linear: "reference" (weights in device memory), "hybrid" (in host memory, read by our kernels;
         two-byte types), "staged" (in host memory, copied), or a strategy.
       quantize: "int8", "fp8", "int4", or "stored", a GGUF file's integers; see `Quantization`.
-      pool: file for host weights that processes share; see `load_params`.
-      progress: progress bar; by default if stderr is a terminal.
+      pool: file for shared host weights; see `load_params`.
+      progress: by default if stderr is a terminal.
       executables: folder; "auto": the default of `pallas_kernels.repository`, if writable.
-      ahead: selects executables to prepare during loading.
-      took: callback with the seconds of each part, in any thread.
+      ahead: executables to prepare during loading.
+      took: callback with each part's seconds, in any thread.
       device: jax device; by default the first.
 
     Raises:
-      SettingError: a setting or the architecture is not supported.
-      DataError: files are missing or damaged, or tensors do not fit the config.
+      SettingError: an unsupported setting or architecture.
+      DataError: missing or damaged files, or unfitting tensors.
     """
     path = Path(path)
     strategy = linear_by_name(linear) if isinstance(linear, str) else linear
@@ -168,10 +166,10 @@ def _fastest(spec: ModelSpec, linear: Linear) -> str:
 
 
 def describe(path: Path | str) -> Described:
-    """Return everything in a checkpoint but the values of its weights.
+    """Return a checkpoint without weights' values.
 
     Raises:
-      DataError: files are missing or damaged, or the model is not supported.
+      DataError: missing or damaged files, or an unsupported model.
     """
     path = Path(path)
     checkpoint = _open(path)

@@ -82,7 +82,7 @@ class Model:
         """Return the logits after each token: float32 [T, vocab].
 
         Raises:
-          SettingError: no token, one outside the vocabulary, or more than the context.
+          SettingError: no token, an unknown one, or more than the context.
         """
         return prompt_logits(
             self.params,
@@ -93,7 +93,7 @@ class Model:
         )
 
     def executor(self, pool: KvPool, lease: Lease | None = None) -> OnDevice:
-        """Return an executor whose keys and values are in this pool."""
+        """Return an executor over this pool."""
         return OnDevice(
             self.params, self.spec, self.linear, pool, executables=self.executables, lease=lease
         )
@@ -107,10 +107,10 @@ class Model:
         """Prepare the executables of generation; nothing is computed.
 
         Args:
-          buckets: like `buckets_of(prompt, new)`; by default all of up to 1024 tokens.
+          buckets: of `buckets_of(prompt, new)`; by default all up to 1024 tokens.
 
         Raises:
-          SettingError: the model was loaded without executables.
+          SettingError: loaded without executables.
         """
         if self.executables is None:
             raise SettingError("executables", None, '"auto" or a folder, to load the model with')
@@ -160,7 +160,7 @@ class Model:
         """Return an iterator over new tokens, or pieces of text; arguments as in `generate`.
 
         Raises:
-          SettingError: a token or a setting is outside its range.
+          SettingError: a token or setting outside its range.
         """
         if isinstance(prompt, str):
             ids: Sequence[int] = self._tokenizer("prompt", prompt).encode(prompt)
@@ -198,16 +198,16 @@ class Model:
         temperature: float = 0.0,
         **settings: Any,
     ) -> str | list[int]:
-        """Return the continuation of a prompt, without it: text for text, tokens for tokens.
+        """Return a prompt's continuation, without it: text for text, tokens for tokens.
 
         Args:
-          max_new_tokens: fewer only after a stop token.
+          max_new_tokens: fewer after a stop token.
           temperature: 0 selects the most likely token.
-          settings: fields of `Sampling`; stop_tokens, which end generation (returned, but not in a
-            text); stop_at_eos, which adds the checkpoint's own, by default for a text.
+          settings: fields of `Sampling`; stop_tokens (returned, but not in a text); stop_at_eos,
+            which adds the checkpoint's, by default for a text.
 
         Raises:
-          SettingError: a token or a setting is outside its range, or prompt and answer exceed the
+          SettingError: a token or setting outside its range, or prompt and answer beyond the
             context.
         """
         if isinstance(prompt, str):
@@ -221,15 +221,15 @@ class Model:
         temperature: float = 0.0,
         **settings: Any,
     ) -> str:
-        """Return the model's answer to a chat, by the checkpoint's chat template.
+        """Return the answer to a chat, by the checkpoint's template.
 
         Args:
           messages: text, or mappings with "role" and "content".
           max_new_tokens: fewer at the end of the context.
 
         Raises:
-          SettingError: there is no tokenizer, or a setting is outside its range.
-          DataError: the checkpoint has no chat template, or it rejects the messages.
+          SettingError: no tokenizer, or a setting outside its range.
+          DataError: no chat template, or it rejects the messages.
         """
         tokenizer = self._tokenizer("messages", messages)
         turns = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
@@ -246,7 +246,7 @@ class Model:
           settings: rows, cache_tokens, chunk and ends of `stream_batch` in generate.py.
 
         Raises:
-          SettingError: a token or a setting is outside its range, or a request can never fit.
+          SettingError: a token or setting outside its range, or a request that never fits.
         """
         eos = frozenset(self.eos_ids)
         inputs = [

@@ -35,10 +35,10 @@ Path = tuple[int, ...]
 
 @dataclass(slots=True)
 class Kept:
-    """Devices and blocks of a request's keys and values.
+    """Devices and blocks of a request's KV.
 
     Attributes:
-      path: device index of each layer.
+      path: [layer], device index.
       blocks: int32 [layers, blocks], pages in the device's pool.
     """
 
@@ -81,7 +81,7 @@ class OverPools(SharesNothing, ABC):
 
     @abstractmethod
     def path_of(self, stay: Stay) -> Path:
-        """Return the path of a new request."""
+        """Return a new request's path."""
 
     def put(self, device: int, leaf: Any) -> Any:
         """Return a layer's array on a device; host arrays stay."""
@@ -92,11 +92,11 @@ class OverPools(SharesNothing, ABC):
 
     @property
     def available(self) -> int:
-        """Blocks of a layer that can be taken on the fullest device."""
+        """A layer's blocks free on the fullest device."""
         return min(lease.available for lease in self.leases)
 
     def keep(self, stay: Stay) -> Kept:
-        """Return the place of a request's keys and values, assigned if new."""
+        """Return a request's place for keys and values."""
         if stay not in self.kept:
             empty = np.zeros((self.spec.layers, 0), np.int32)
             self.kept[stay] = Kept(self.path_of(stay), empty)
@@ -127,10 +127,10 @@ class OverPools(SharesNothing, ABC):
                 cache.blocks = np.hstack([cache.blocks, self.take(cache.path, count, stay)])
 
     def take(self, devices: Sequence[int], count: int, stay: Stay) -> np.ndarray:
-        """Allocate this many blocks on each of the devices: int32 [devices, count].
+        """Allocate blocks on each device: int32 [devices, count].
 
         Raises:
-          OutOfPages: a device has too few; nothing was allocated.
+          OutOfPages: too few; nothing was allocated.
         """
         for device, times in Counter(devices).items():
             if (free := self.leases[device].available) < count * times:
@@ -139,7 +139,7 @@ class OverPools(SharesNothing, ABC):
         return np.array(taken, np.int32).reshape(len(devices), count)
 
     def give(self, stay: Stay) -> None:
-        """Free the blocks of a request."""
+        """Free a request's blocks."""
         cache = self.kept.pop(stay, None)
         if cache is not None:
             for device, blocks in zip(cache.path, cache.blocks, strict=True):
@@ -155,7 +155,7 @@ class OverPools(SharesNothing, ABC):
         return tables
 
     def begin(self, laid: Laid, tokens: Any, *, ahead: bool = False) -> tuple[Any, Rows, Any]:
-        """Return embedded tokens, rows, cosine and sine, on the first device; `ahead`: shapes."""
+        """Return embedded tokens, rows, cosine and sine on the first device; `ahead`: shapes."""
         result: tuple[Any, Rows, Any] = self.on(0, ahead=ahead)(BEGIN)(
             self.ends.embed, tokens, laid.positions, self.linear, count=len(laid.rows),
             decode_rows=laid.decode_rows, spec=self.nameless, dtype=str(self.ends.dtype),
@@ -163,7 +163,7 @@ class OverPools(SharesNothing, ABC):
         return result
 
     def on(self, device: int, *, ahead: bool = False) -> Any:
-        """Return the compiler of a device's stages; `ahead`: only that."""
+        """Return a device's compiler of stages; `ahead`: only that."""
         if not ahead:
             return self.stage[device]
         assert self.executables is not None
@@ -178,10 +178,10 @@ class OverPools(SharesNothing, ABC):
             positions, count=count, decode_rows=decode_rows, spec=self.nameless
         )
 
-    def end(self, x: Any, wanted: Any) -> Any:
+    def end(self, x: Any, logit_indices: Any) -> Any:
         """Return logits from an output of `compute` without them."""
         return end(
-            self.ends, x, wanted, self.spec, linear=self.linear, executables=self.executables
+            self.ends, x, logit_indices, self.spec, linear=self.linear, executables=self.executables
         )
 
     def ready_end(self, x: Any, laid: Laid) -> Any:

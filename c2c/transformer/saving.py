@@ -42,23 +42,22 @@ def plain(params: Params) -> Params:
 
 
 def plain_params(model: Model) -> Params:
-    """Return floats in device memory with an array per layer."""
+    """Return floats in device memory, an array per layer."""
     if model.linear != Reference():
         raise SettingError("linear", model.linear, "'reference': weights in device memory")
     return plain(model.params)
 
 
 def save_model(model: Model, like: Path | str, into: Path | str) -> None:
-    """Write a model as a checkpoint in Hugging Face's layout; `config.json` comes last.
+    """Write a checkpoint in Hugging Face's layout, `config.json` last.
 
     Args:
       model: loaded with `linear="reference"`, without `quantize`.
-      like: the model's original folder: config, tokenizer and chat template are copied.
+      like: original folder, for config, tokenizer and chat template.
 
     Raises:
-      SettingError: weights are quantised or in host memory, `into` exists, or `like` has another
-        config.
-      DataError: files of `like` are damaged.
+      SettingError: quantised or host weights, an existing `into`, or another config in `like`.
+      DataError: damaged files of `like`.
     """
     like, into, spec = Path(like), Path(into), model.spec
     params = plain_params(model)

@@ -42,10 +42,10 @@ __all__ = ["Trainable", "from_nnx", "to_nnx"]
 
 
 class Trainable(nnx.Module):
-    """Differentiable model: `params` is the package's own tree, each array an `nnx.Param`.
+    """Differentiable model: `params` is the package's tree of `nnx.Param`.
 
-    The backward pass computes layers again: scores of one layer, float32 [rows, heads, T, T], are
-    in memory.
+    The backward pass recomputes layers: a layer's scores, float32 [rows, heads, T, T], are in
+    memory.
     """
 
     def __init__(self, params: Params, spec: ModelSpec) -> None:
@@ -63,9 +63,9 @@ class Trainable(nnx.Module):
 
 
 def to_nnx(model: Model) -> Trainable:
-    """Return a Flax module that shares the model's arrays until an update replaces them.
+    """Return a Flax module that shares the model's arrays until an update.
 
-    A step that donates the module makes the model unusable.
+    Donation of the module makes the model unusable.
     """
     return Trainable(plain_params(model), model.spec)
 

@@ -1,4 +1,4 @@
-"""Traces of coding agents as the project's rows: Weka's sessions, Dynamo's graphs."""
+"""Traces of coding agents as the project's rows."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ def is_graph(records: Iterable[Mapping[str, Any] | None]) -> bool:
 
 
 def agent_table(path: Path, records: Sequence[Mapping[str, Any] | None]) -> tuple[pa.Table, int]:
-    """Return the requests of all sessions by arrival, and the number of malformed lines.
+    """Return all requests by arrival, and the count of malformed lines.
 
-    A request waits for those of its session that had ended when it began, and then for the time
-    that passed. Hashes of an answer's blocks come from the prompt that continues it.
+    A request waits for its session's earlier ends, then for the time passed. An answer's hashes are
+    of the prompt that continues it.
 
     Source: Weka's fields as in ai-dynamo/aiperf, `loader/weka_trace_models.py` (AgentX, PR 1165);
     Dynamo's agentic Mooncake rows, `AgenticMooncakeRow` of its crate data_gen.

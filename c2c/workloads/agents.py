@@ -25,11 +25,11 @@ _MOST_EMPTY = 1000  # sessions in a row whose first prompt is too long
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agents(SteadyTrace):
-    """Sessions of agents, which begin as a Poisson process or when a client is free.
+    """Sessions of agents, a Poisson process or one after another.
 
     `requests` counts all turns; the last session may be cut short. A session keeps its model.
-    Fields are `WorkloadConfig`'s; turns and sub-agents are geometric, a tool's time is log-normal.
-    A turn waits for the last answers of its sub-agents, whose contexts are their own.
+    Fields are `WorkloadConfig`'s; turns and sub-agents are geometric, tool times log-normal. A turn
+    waits for the last answers of sub-agents, with own contexts.
     """
 
     requests: Annotated[int, In("[1, 5000000]")] = 10_000
@@ -68,12 +68,12 @@ class _Rows:
 
 
 class _Draws:
-    def __init__(self, what: Agents, pool: LengthPool, seed: int) -> None:
-        self._what = what
+    def __init__(self, settings: Agents, pool: LengthPool, seed: int) -> None:
+        self._settings = settings
         self._tools = stream_of(seed, "tools")
         self._counts = stream_of(seed, "turns")
         self.pairs = self._pairs(pool, stream_of(seed, "lengths"))
-        self._sigma = float(np.sqrt(np.log1p(what.tool_cv**2)))
+        self._sigma = float(np.sqrt(np.log1p(settings.tool_cv**2)))
 
     @staticmethod
     def _pairs(pool: LengthPool, rng: np.random.Generator) -> Iterator[tuple[int, int]]:
@@ -85,31 +85,33 @@ class _Draws:
         return int(self._counts.geometric(1.0 / mean))
 
     def starts_subagents(self) -> bool:
-        return bool(self._counts.random() < self._what.subagent_share)
+        return bool(self._counts.random() < self._settings.subagent_share)
 
     def tool_s(self) -> float:
-        return self._what.tool_s * float(self._tools.lognormal(-0.5 * self._sigma**2, self._sigma))
+        return self._settings.tool_s * float(
+            self._tools.lognormal(-0.5 * self._sigma**2, self._sigma)
+        )
 
 
-def agents(what: Agents, pool: LengthPool, seed: int) -> RequestBlock:
-    """Return all requests, ordered by their arrival if answers took no time.
+def agents(settings: Agents, pool: LengthPool, seed: int) -> RequestBlock:
+    """Return all requests, ordered as if answers took no time.
 
-    A prompt is all previous text of its context, the answers of sub-agents, and a new text. Each
-    turn draws one pair of the pool.
+    A prompt is its context's text, sub-agents' answers and a new text. A turn draws a pair of the
+    pool.
 
     Raises:
-      SettingError: no first turn is within `max_total_tokens`.
+      SettingError: no first turn within `max_total_tokens`.
     """
-    draws = _Draws(what, pool, seed)
+    draws = _Draws(settings, pool, seed)
     sessions: list[_Rows] = []
     total = contexts = empty = 0
-    while total < what.requests:
-        rows = _session(what, draws, contexts)
+    while total < settings.requests:
+        rows = _session(settings, draws, contexts)
         if not rows.prompt:
             empty += 1
             if empty == _MOST_EMPTY:
                 raise SettingError(
-                    "workload.max_total_tokens", what.max_total_tokens,
+                    "workload.max_total_tokens", settings.max_total_tokens,
                     "as many as the tokens of a first turn with the system prompt",
                 )  # fmt: skip
             continue
@@ -117,22 +119,22 @@ def agents(what: Agents, pool: LengthPool, seed: int) -> RequestBlock:
         sessions.append(rows)
         total += len(rows.prompt)
         contexts = max(rows.context) + 1
-    return _block(what, sessions, seed)
+    return _block(settings, sessions, seed)
 
 
-def _session(what: Agents, draws: _Draws, contexts: int) -> _Rows:
+def _session(settings: Agents, draws: _Draws, contexts: int) -> _Rows:
     rows = _Rows()
     context, next_context = contexts, contexts + 1
-    tokens, waits_for, think_s = what.system_tokens, list[int](), 0.0
-    for _ in range(draws.count(what.turns)):
-        if not (turn := _turn(what, draws, rows, context, tokens, think_s, waits_for)):
+    tokens, waits_for, think_s = settings.system_tokens, list[int](), 0.0
+    for _ in range(draws.count(settings.turns)):
+        if not (turn := _turn(settings, draws, rows, context, tokens, think_s, waits_for)):
             break
         tokens, waits_for = rows.prompt[-1] + rows.answer[-1], [turn]
         think_s = draws.tool_s()
         if draws.starts_subagents():
             think_s = 0.0
-            for _ in range(draws.count(what.subagents)):
-                last = _subagent(what, draws, rows, next_context, turn)
+            for _ in range(draws.count(settings.subagents)):
+                last = _subagent(settings, draws, rows, next_context, turn)
                 if last:
                     next_context += 1
                     tokens += rows.answer[last - 1]
@@ -140,10 +142,10 @@ def _session(what: Agents, draws: _Draws, contexts: int) -> _Rows:
     return rows
 
 
-def _subagent(what: Agents, draws: _Draws, rows: _Rows, context: int, after: int) -> int:
-    tokens, think_s, last = what.system_tokens, 0.0, 0
-    for _ in range(draws.count(what.subagent_turns)):
-        turn = _turn(what, draws, rows, context, tokens, think_s, [last or after])
+def _subagent(settings: Agents, draws: _Draws, rows: _Rows, context: int, after: int) -> int:
+    tokens, think_s, last = settings.system_tokens, 0.0, 0
+    for _ in range(draws.count(settings.subagent_turns)):
+        turn = _turn(settings, draws, rows, context, tokens, think_s, [last or after])
         if not turn:
             break
         last, tokens = turn, rows.prompt[-1] + rows.answer[-1]
@@ -152,25 +154,25 @@ def _subagent(what: Agents, draws: _Draws, rows: _Rows, context: int, after: int
 
 
 def _turn(
-    what: Agents, draws: _Draws, rows: _Rows, context: int, held: int, think_s: float,
+    settings: Agents, draws: _Draws, rows: _Rows, context: int, context_tokens: int, think_s: float,
     waits_for: list[int],
 ) -> int:  # fmt: skip
     text, answer = next(draws.pairs)
-    if what.max_total_tokens and held + text + answer > what.max_total_tokens:
+    if settings.max_total_tokens and context_tokens + text + answer > settings.max_total_tokens:
         return 0
-    return rows.add(context, held + text, answer, think_s, waits_for)
+    return rows.add(context, context_tokens + text, answer, think_s, waits_for)
 
 
-def _block(what: Agents, sessions: list[_Rows], seed: int) -> RequestBlock:
+def _block(settings: Agents, sessions: list[_Rows], seed: int) -> RequestBlock:
     def column(name: str, kind: Any) -> Any:
         return np.array([one for rows in sessions for one in getattr(rows, name)], kind)[:n]
 
-    n, sizes = what.requests, np.array([len(rows.prompt) for rows in sessions])
+    n, sizes = settings.requests, np.array([len(rows.prompt) for rows in sessions])
     count = len(sessions)
     session = np.repeat(np.arange(count), sizes)[:n]
     gaps = stream_of(seed, "sessions").standard_exponential(count)
-    begin_s = np.cumsum(gaps) * (n / count) / what.rate_rps
-    edges = np.cumsum(zipf_shares(what.models, what.zipf_exponent))[:-1]
+    begin_s = np.cumsum(gaps) * (n / count) / settings.rate_rps
+    edges = np.cumsum(zipf_shares(settings.models, settings.zipf_exponent))[:-1]
     model = np.searchsorted(edges, stream_of(seed, "models").random(count), side="right")
     parents = [turns for rows in sessions for turns in rows.parents][:n]
     context, prompt, answer = (
@@ -199,14 +201,14 @@ def _block(what: Agents, sessions: list[_Rows], seed: int) -> RequestBlock:
             values=np.array([turn for turns in parents for turn in turns], np.int32),
         )
     )
-    keys = _keys(what, context, (prompt.astype(np.int64) + answer) // what.block_tokens)
-    return block.hashed(keys, what.block_tokens).take(np.argsort(arrival_s, kind="stable"))
+    keys = _keys(settings, context, (prompt.astype(np.int64) + answer) // settings.block_tokens)
+    return block.hashed(keys, settings.block_tokens).take(np.argsort(arrival_s, kind="stable"))
 
 
-def _keys(what: Agents, context: Any, counts: Any) -> Lists:
+def _keys(settings: Agents, context: Any, counts: Any) -> Lists:
     first = np.concatenate([[0], np.cumsum(counts)])
     place = np.arange(first[-1]) - np.repeat(first[:-1], counts)
     ids = np.repeat(context + 1, counts) * _PLACES + place
-    is_common = place < what.system_tokens // what.block_tokens
+    is_common = place < settings.system_tokens // settings.block_tokens
     hashes = Lists(first=first, values=np.where(is_common, place, ids).astype(np.uint64))
-    return Lists(first=first, values=block_keys(hashes, what.block_tokens))
+    return Lists(first=first, values=block_keys(hashes, settings.block_tokens))

@@ -26,7 +26,7 @@ def nulls(array: pa.Array) -> NDArray[np.bool_]:
 
 
 def filled(array: pa.Array, value: float) -> pa.Array:
-    """Return an array with a value in place of nulls."""
+    """Return an array with a value for nulls."""
     import pyarrow.compute as pc
 
     return pc.fill_null(array, scalar(value, array.type))
@@ -44,6 +44,6 @@ def scalar(value: str | float, kind: pa.DataType) -> pa.Scalar:
 
 
 def to_arrow(array: NDArray[Any], kind: pa.DataType | None = None) -> pa.Array:
-    """Return NumPy numbers as an array without nulls, by default i64."""
+    """Return NumPy numbers as an array, by default i64."""
     plain = np.ascontiguousarray(array, None if kind else np.int64)
     return pa.Array.from_buffers(kind or pa.int64(), len(plain), [None, pa.py_buffer(plain)])

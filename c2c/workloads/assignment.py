@@ -27,13 +27,13 @@ MOST_OWN = 10_000  # ids with a deployment each: more are users or requests, not
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assigned:
-    """Models assigned to the ids of a trace, in order of first appearance.
+    """Models assigned to a trace's ids, in order of first appearance.
 
     Attributes:
       target: id -> deployment.
       how: id -> "map", "name", "spec" or "rule".
-      made_of: deployment -> index of its model in the catalog extended by `added`.
-      added: shipped models outside the catalog that ids name.
+      made_of: deployment -> index of its model in catalog + `added`.
+      added: shipped models named by ids.
     """
 
     target: Mapping[str, str]
@@ -52,13 +52,13 @@ def assign_models(
     *,
     may_add: bool = False,
 ) -> Assigned:
-    """Assign each model id of a trace to a model of the catalog, or to a deployment of its own.
+    """Assign each model id of a trace to a catalog model or an own deployment.
 
     `explicit` comes first, then the catalog model or spec that the id names: as written, as an end
     after a slash, without case, with `_`, `.` and `-` alike, or without a tuned release's words.
     Next come shipped models outside the catalog, last the rule. By "own" remaining ids get
-    deployments, which take the catalog's models by popularity, then copies in turn; by other rules
-    they share its models.
+    deployments of the catalog's models by popularity, then copies in turn; by other rules they
+    share its models.
     """
     if rule not in RULES:
         raise SettingError("workload.assignment", rule, f"one of {', '.join(RULES)}")
@@ -154,7 +154,7 @@ def describe_assignment(
     rule: str,
     explicit: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Return rule, mapping (by popularity) and requests per id and per model as plain data."""
+    """Return rule, mapping (by popularity), requests per id and model as plain data."""
     by_popularity = sorted(assigned.target, key=lambda name: -requests_of[name])
     requests: dict[str, int] = {}
     for name, target in assigned.target.items():

@@ -37,10 +37,9 @@ _MOST_PARENTS = 1024  # requests that one waits for
 class RequestBlock:
     """Consecutive requests of a workload, in columns of equal length.
 
-    Block j of request r has the key `block_keys[block_first[r] + j]`, which stands for the model
-    and all tokens up to the block's end; the last block may be partly filled. Two requests share a
-    prefix exactly as far as their keys are equal from the first on. Tokens after the last key are
-    shared with no request.
+    Block j of request r has the key `block_keys[block_first[r] + j]`, of the model and all tokens
+    up to the block's end; the last block may be partly filled. Two requests share a prefix as far
+    as their keys are equal from the first on.
 
     Attributes:
       arrival_s: f64[n], seconds since the workload's start, ascending.
@@ -48,27 +47,24 @@ class RequestBlock:
       prompt_tokens: i32[n], at least 1.
       output_tokens: i32[n], at least 1.
       ids: i64[n], ascending; None: numbered on.
-      block_tokens: tokens per block; 0: no known prefixes, `block_first` and `block_keys` are None.
+      block_tokens: per block; 0: no prefixes, `block_first` and `block_keys` are None.
       block_first: i64[n + 1], index of each request's first key, from 0.
-      block_keys: u64[block_first[n]], at most as many per request as `prompt_tokens` fills.
-      keys_answers: keys are of whole blocks only and continue over the answer.
-      session: i64[n], number of the conversation, or -1; None: no sessions.
+      block_keys: u64[block_first[n]], within `prompt_tokens`.
+      keys_answers: keys of whole blocks, continued over the answer.
+      session: i64[n], conversation, or -1; None: none.
       turn: i32[n], position in the session, from 1, or 0.
-      think_s: f64[n], time from the last end of its parents, when `arrival_s` only orders; NaN,
-        None: it arrives at `arrival_s`.
-      parent_first: i64[n + 1], index of each request's first parent in `parent_turns`; None: the
-        only parent is the session's previous turn.
-      parent_turns: i32[parent_first[n]], turns of its session that a request waits for, below its
-        own.
-      calls_tool: bool[n], the answer ends in a tool's call, so that a turn follows.
+      think_s: f64[n], from its parents' last end (`arrival_s` orders); NaN, None: it arrives at
+        `arrival_s`.
+      parent_first: i64[n + 1], first parent in `parent_turns`; None: the session's previous turn is
+        the parent.
+      parent_turns: i32[parent_first[n]], earlier turns waited for.
+      calls_tool: bool[n], the answer ends in a tool's call.
       measured_ttft_s: f64[n], on the traced system; NaN, None: unknown.
       measured_tpot_s: f64[n], likewise.
-      max_output_tokens: i64[n], limit for which a server reserves memory, at least `output_tokens`;
-        None: the lengths.
+      max_output_tokens: i64[n], reserved limit, at least `output_tokens`; None: the lengths.
       priority: i64[n], higher is more urgent; OF_MODEL, None: the models'.
-      deadline_s: f64[n], time after arrival at which the server gives up; inf: never. None: the
-        models'.
-      cancel_s: f64[n], time after arrival at which the client leaves; inf: never.
+      deadline_s: f64[n], from arrival until the server gives up; inf: never. None: the models'.
+      cancel_s: f64[n], from arrival until the client leaves; inf: never.
     """
 
     arrival_s: NDArray[np.float64]
@@ -124,13 +120,13 @@ class RequestBlock:
         return block if hashes is None else block.hashed(hashes.take(rows), self.block_tokens)
 
     def hashes(self) -> Lists | None:
-        """Return the keys of each request's blocks; None if unknown."""
+        """Return the keys of requests' blocks; None if unknown."""
         if self.block_first is None or self.block_keys is None:
             return None
         return Lists(first=self.block_first, values=self.block_keys)
 
     def parents(self) -> Lists | None:
-        """Return the turns that each request waits for; None: its session's previous one."""
+        """Return the turns waited for; None: the session's previous one."""
         if self.parent_first is None or self.parent_turns is None:
             return None
         return Lists(first=self.parent_first, values=self.parent_turns)
@@ -140,7 +136,7 @@ class RequestBlock:
         return replace(self, parent_first=parents.first, parent_turns=parents.values)
 
     def hashed(self, keys: Lists | None, block_tokens: int) -> RequestBlock:
-        """Return the requests with these keys, cut to their tokens; None removes all."""
+        """Return the requests with these keys, cut to their tokens; None: none."""
         if keys is None:
             return replace(self, block_tokens=0, block_first=None, block_keys=None)
         keys = keys.upto(self.most_blocks(block_tokens))
@@ -155,7 +151,7 @@ class RequestBlock:
         return cover(self.prompt_tokens, block_tokens)
 
     def prompt_blocks(self) -> NDArray[np.int64]:
-        """Return the number of prompt blocks of each request."""
+        """Count prompt blocks of each request."""
         assert self.block_first is not None
         counts = np.diff(self.block_first)
         if self.keys_answers:
@@ -163,7 +159,7 @@ class RequestBlock:
         return counts
 
     def apart(self, roots: np.uint64 | NDArray[np.uint64]) -> RequestBlock:
-        """Return the requests with keys that only requests of the same root share.
+        """Return the requests with keys shared only within a root.
 
         Args:
           roots: one for all or each; see `c2c.workloads.prefixes.root_of`.
@@ -177,15 +173,14 @@ class RequestBlock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClosedLoop:
-    """Clients that each send a request, wait for its end, and send the next one of the workload.
+    """Clients that send a request, wait for its end, and send the next.
 
-    A client of sessions begins the next one after the end of its last request.
+    Clients of sessions begin the next one after the last end.
 
     Attributes:
       concurrency: number of clients.
-      think_s: time from the end of a request, or session, to the client's next.
-      ramp_s: time over which the clients start, evenly; 0: together, so equal requests stay in
-        lockstep.
+      think_s: from the end of a request, or session, to the next.
+      ramp_s: time of even starts; 0: together, so equal requests stay in lockstep.
     """
 
     concurrency: Annotated[int, In("[1, 2**31)")]
@@ -198,16 +193,15 @@ class ClosedLoop:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A stream of requests that can be read any number of times.
+    """A stream of requests, readable again.
 
     Attributes:
-      models: names of deployments; `RequestBlock.model` indexes them.
-      source: returns a new iterator over the same blocks.
+      models: deployments; `RequestBlock.model` indexes them.
+      source: new iterator over the same blocks.
       description: origin of the requests, JSON-serialisable.
-      loop: clients that send when free, ignoring `RequestBlock.arrival_s`; None: requests arrive at
-        their times.
-      made_of: index of each deployment's model in the catalog extended by `added`.
-      added: shipped models outside the catalog that ids name.
+      loop: clients, ignoring `RequestBlock.arrival_s`; None: requests arrive at their times.
+      made_of: each deployment's model in catalog + `added`.
+      added: shipped models named by ids.
     """
 
     models: tuple[str, ...]
@@ -221,8 +215,8 @@ class Workload:
         """Yield the checked blocks from the first on.
 
         Raises:
-          DataError: arrivals descend or are not finite, a model is outside the catalog, a length is
-            below 1, a limit below its answer, a deadline not above 0, or keys are too many.
+          DataError: descending or infinite arrivals, a model outside the catalog, a length below 1,
+            a limit below its answer, a deadline not above 0, or too many keys.
         """
         last_s = 0.0
         for block in self.source():
@@ -265,7 +259,7 @@ def _check_parents(block: RequestBlock, parents: Lists) -> None:
 
 
 def concatenate(blocks: Iterable[RequestBlock]) -> RequestBlock:
-    """Join blocks into one; optional columns need all blocks to have them."""
+    """Join blocks; optional columns must be in all."""
     parts = list(blocks)
     if not parts:
         return RequestBlock(

@@ -15,6 +15,13 @@ from c2c.workloads.assignment import OWN, assign_models, describe_assignment
 from c2c.workloads.blocks import ClosedLoop, RequestBlock, Workload
 from c2c.workloads.conversations import Conversations, conversations
 from c2c.workloads.formats import open_trace
+from c2c.workloads.interpretation import (
+    block_tokens_of,
+    clock_of,
+    doubt_of_unit,
+    refuse_without_lengths,
+    unused_columns,
+)
 from c2c.workloads.lengths import (
     LengthFilter,
     LengthPool,
@@ -23,16 +30,18 @@ from c2c.workloads.lengths import (
     synthetic_lengths,
 )
 from c2c.workloads.prefixes import root_of
-from c2c.workloads.reading import (
-    block_tokens_of,
-    clock_of,
-    doubt_of_unit,
-    refuse_without_lengths,
-    unused_columns,
-)
 from c2c.workloads.servegen import read_clients
 from c2c.workloads.settings import WorkloadConfig, shared_dir, workload_config
-from c2c.workloads.shaping import (
+from c2c.workloads.simple import (
+    SteadyTrace,
+    deterministic_blocks,
+    poisson_blocks,
+    queued_blocks,
+)
+from c2c.workloads.streams import stream_of
+from c2c.workloads.synthetic import SyntheticTrace, count_requests, synthetic_blocks
+from c2c.workloads.traces import RowRules, refuse_bad_rows, scan, stream
+from c2c.workloads.transformations import (
     Source,
     compressed,
     copied,
@@ -43,15 +52,6 @@ from c2c.workloads.shaping import (
     windowed,
     with_lengths,
 )
-from c2c.workloads.simple import (
-    SteadyTrace,
-    deterministic_blocks,
-    poisson_blocks,
-    queued_blocks,
-)
-from c2c.workloads.streams import stream_of
-from c2c.workloads.synthetic import SyntheticTrace, count_requests, synthetic_blocks
-from c2c.workloads.traces import RowRules, refuse_bad_rows, scan, stream
 from c2c.workloads.turns import after_answers, at_times
 
 __all__ = ["build_workload", "length_pool"]
@@ -68,8 +68,8 @@ _SHARED_LENGTHS = {
 class _Origin:
     """Requests before any transformation; `model` indexes `ids`.
 
-    `counted` holds the requests per id, by first appearance, and the last arrival; None: not
-    counted. `unnamed` is the id of requests without one.
+    `counted`: requests per id, by first appearance, and the last arrival, or None. `unnamed`: id of
+    requests without one.
     """
 
     source: Source
@@ -93,11 +93,10 @@ def build_workload(
 
     Args:
       settings: a `WorkloadConfig`, or a mapping with its keys.
-      deployments: names of the catalog's models, which become `Workload.models`, up to a trace's
-        own deployments.
-      seed: each cause of randomness has its own stream split from it.
-      specs: the models' architectures, which a trace may name, too.
-      may_add: whether ids may name shipped models outside the catalog.
+      deployments: the catalog's names, `Workload.models` but for a trace's own deployments.
+      seed: split into a stream for each cause.
+      specs: architectures, which a trace may name, too.
+      may_add: whether ids may name other shipped models.
 
     Raises:
       SettingError: an invalid setting.

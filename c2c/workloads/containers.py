@@ -1,4 +1,4 @@
-"""Containers of traces: compression, file kinds, CSV as columns of text."""
+"""Containers of traces: compression, file kinds, CSV as text columns."""
 
 from __future__ import annotations
 
@@ -94,10 +94,10 @@ def csv_names(path: Path) -> list[str]:
 def csv_batches(
     path: Path, on_malformed: Callable[[], None] | None = None, block_bytes: int = _BLOCK_BYTES
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows, every cell as text, so that an unreadable cell costs one row.
+    """Yield rows of text cells: an unreadable cell costs one row.
 
-    A comma in a number of a file with semicolons is a decimal point. pyarrow's streaming reader is
-    not used: its threads call `on_malformed` while the interpreter exits, which aborts or hangs.
+    Commas in numbers beside semicolons are decimal points. Without pyarrow's streaming reader: its
+    threads call `on_malformed` at the interpreter's exit, which aborts or hangs.
     """
     import pyarrow.compute as pc
     import pyarrow.csv as pa_csv

@@ -1,4 +1,4 @@
-"""Conversations: sessions of turns, each prompt with all earlier text."""
+"""Conversations: sessions of turns, prompts with earlier text."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PLACES = 1 << 24  # most blocks of a session: a block's hash is its session and
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversations(SteadyTrace):
-    """Sessions that start as a Poisson process; each later turn waits for the previous answer.
+    """Sessions as a Poisson process; later turns wait for the previous answer.
 
     `requests` counts all turns; the last session may be cut short. A session keeps its model.
     Fields are `WorkloadConfig`'s; turns are geometric, think times exponential.
@@ -36,27 +36,26 @@ class Conversations(SteadyTrace):
     max_total_tokens: int = 8192
 
 
-def conversations(what: Conversations, pool: LengthPool, seed: int) -> RequestBlock:
-    """Return all requests, ordered by their arrival if answers took no time.
+def conversations(settings: Conversations, pool: LengthPool, seed: int) -> RequestBlock:
+    """Return all requests, ordered as if answers took no time.
 
-    A prompt is all previous text of its session and a new text. Each turn draws one pair of the
-    pool.
+    A prompt is its session's text and a new one. A turn draws a pair of the pool.
 
     Raises:
-      SettingError: no first turn is within `max_total_tokens`.
+      SettingError: no first turn within `max_total_tokens`.
     """
-    session, turn, text, answer = _turns(what, pool, seed)
+    session, turn, text, answer = _turns(settings, pool, seed)
     n, begins = len(session), turn == 1
     totals = np.cumsum(text + answer)
     before = totals - text - answer
-    prompt = what.system_tokens + before - before[begins][session] + text
+    prompt = settings.system_tokens + before - before[begins][session] + text
     gaps = stream_of(seed, "sessions").standard_exponential(int(session[-1]) + 1)
-    begin_s = np.cumsum(gaps) * what.turns / what.rate_rps
-    think_s = stream_of(seed, "think").standard_exponential(n) * what.think_s
+    begin_s = np.cumsum(gaps) * settings.turns / settings.rate_rps
+    think_s = stream_of(seed, "think").standard_exponential(n) * settings.think_s
     think_s[begins] = 0.0
     waited = np.cumsum(think_s)
     arrival_s = begin_s[session] + waited - waited[begins][session]
-    edges = np.cumsum(zipf_shares(what.models, what.zipf_exponent))[:-1]
+    edges = np.cumsum(zipf_shares(settings.models, settings.zipf_exponent))[:-1]
     choices = stream_of(seed, "models").random(int(session[-1]) + 1)
     model = np.searchsorted(edges, choices, side="right").astype(np.int32)
     think_s[begins] = np.nan
@@ -70,35 +69,35 @@ def conversations(what: Conversations, pool: LengthPool, seed: int) -> RequestBl
         turn=turn.astype(np.int32),
         think_s=think_s,
     )
-    counts = (prompt + answer) // what.block_tokens
+    counts = (prompt + answer) // settings.block_tokens
     first = np.concatenate([[0], np.cumsum(counts)])
     place = np.arange(first[-1]) - np.repeat(first[:-1], counts)
-    is_common = place < what.system_tokens // what.block_tokens
+    is_common = place < settings.system_tokens // settings.block_tokens
     ids = np.repeat(session + 1, counts) * _PLACES + place
     hashes = Lists(first=first, values=np.where(is_common, place, ids).astype(np.uint64))
-    keys = Lists(first=first, values=block_keys(hashes, what.block_tokens))
-    return block.hashed(keys, what.block_tokens).take(np.argsort(arrival_s, kind="stable"))
+    keys = Lists(first=first, values=block_keys(hashes, settings.block_tokens))
+    return block.hashed(keys, settings.block_tokens).take(np.argsort(arrival_s, kind="stable"))
 
 
 def _turns(
-    what: Conversations, pool: LengthPool, seed: int
+    settings: Conversations, pool: LengthPool, seed: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     lengths, ends = stream_of(seed, "lengths"), stream_of(seed, "turns")
     parts: list[NDArray[np.int64]] = []
     total, sessions = 0, 0
-    while total < what.requests:
-        count = max(64, int((what.requests - total) / what.turns))
-        counts = ends.geometric(1.0 / what.turns, count)
+    while total < settings.requests:
+        count = max(64, int((settings.requests - total) / settings.turns))
+        counts = ends.geometric(1.0 / settings.turns, count)
         session = np.repeat(np.arange(count), counts)
         starts = np.cumsum(counts) - counts
         turn = np.arange(len(session)) - starts[session] + 1
         text, answer = (x.astype(np.int64) for x in pool.draw(lengths, len(session)))
         totals = np.cumsum(text + answer)
-        whole = what.system_tokens + totals - (totals - text - answer)[starts][session]
-        fits = (whole <= what.max_total_tokens) | (what.max_total_tokens == 0)
+        whole = settings.system_tokens + totals - (totals - text - answer)[starts][session]
+        fits = (whole <= settings.max_total_tokens) | (settings.max_total_tokens == 0)
         if not fits[starts].any():
             raise SettingError(
-                "workload.max_total_tokens", what.max_total_tokens,
+                "workload.max_total_tokens", settings.max_total_tokens,
                 f"at least {int(whole[starts].min())}, the tokens of the shortest first turn",
             )  # fmt: skip
         # Sessions whose first turn does not fit are dropped; the others are renumbered.
@@ -107,5 +106,5 @@ def _turns(
         parts.append(rows)
         total += rows.shape[1]
         sessions += int(fits[starts].sum())
-    session, turn, text, answer = np.concatenate(parts, axis=1)[:, : what.requests]
+    session, turn, text, answer = np.concatenate(parts, axis=1)[:, : settings.requests]
     return session, turn, text, answer

@@ -57,37 +57,37 @@ def describe(workload: Workload) -> list[str]:
     return lines + _served(facts)
 
 
-def _rows(said: Mapping[str, Any]) -> str:
-    parts = [f"rows: {said['used_rows']:,} of {said['rows']:,} used (format {said['format']})"]
-    if said["bad_rows"]:
-        bad = ", ".join(f"{kind} {count}" for kind, count in said["bad_rows"].items())
-        parts.append(f"bad: {bad} (on_bad_row={said['on_bad_row']})")
-    if said["duplicates"]:
-        parts.append(f"duplicates: {said['duplicates']:,} (on_duplicate={said['on_duplicate']})")
-    if said["sorted"]:
-        parts.append(f"moved by sorting: {said['reordered_rows']:,}")
+def _rows(facts: Mapping[str, Any]) -> str:
+    parts = [f"rows: {facts['used_rows']:,} of {facts['rows']:,} used (format {facts['format']})"]
+    if facts["bad_rows"]:
+        bad = ", ".join(f"{kind} {count}" for kind, count in facts["bad_rows"].items())
+        parts.append(f"bad: {bad} (on_bad_row={facts['on_bad_row']})")
+    if facts["duplicates"]:
+        parts.append(f"duplicates: {facts['duplicates']:,} (on_duplicate={facts['on_duplicate']})")
+    if facts["sorted"]:
+        parts.append(f"moved by sorting: {facts['reordered_rows']:,}")
     return "; ".join(parts)
 
 
-def _factors(said: Mapping[str, Any]) -> list[str]:
+def _factors(facts: Mapping[str, Any]) -> list[str]:
     factors = []
-    if said["compression"] != 1:
-        factors.append(f"compression {said['compression']:g}x")
-    if said["replicas"] != 1:
-        factors.append(f"replicas {said['replicas']}")
-    window = said["window"]
+    if facts["compression"] != 1:
+        factors.append(f"compression {facts['compression']:g}x")
+    if facts["replicas"] != 1:
+        factors.append(f"replicas {facts['replicas']}")
+    window = facts["window"]
     if window["start_s"] or window["duration_s"]:
         length = f"{window['duration_s']:g} s" if window["duration_s"] else "to the end"
         factors.append(f"window from {window['start_s']:g} s, {length}")
-    if said["max_requests"]:
-        factors.append(f"first {said['max_requests']:,} requests")
+    if facts["max_requests"]:
+        factors.append(f"first {facts['max_requests']:,} requests")
     return factors
 
 
-def _served(said: Mapping[str, Any]) -> list[str]:
-    assignment = said["assignment"]
+def _served(facts: Mapping[str, Any]) -> list[str]:
+    assignment = facts["assignment"]
     how, rule = assignment["how"], assignment["rule"]
-    if said["kind"] != "trace" and not assignment["explicit"]:
+    if facts["kind"] != "trace" and not assignment["explicit"]:
         return []  # a generator's ids are numbers, and the table of results has the models
     ids_of: dict[tuple[str, bool], list[str]] = {}  # ids of a model, those that name it and others
     for name, target in assignment["map"].items():
@@ -133,11 +133,11 @@ def doubts(workload: Workload) -> list[str]:
     return lines
 
 
-def _carried(said: Mapping[str, Any]) -> list[str]:
+def _carried(facts: Mapping[str, Any]) -> list[str]:
     lines = []
-    if said["hashes_dropped"]:
+    if facts["hashes_dropped"]:
         lines.append("prefixes: none, as hash_ids do not fit drawn lengths")
-    if blocks := said["blocks"]:
+    if blocks := facts["blocks"]:
         line = (
             f"prefixes: {blocks['blocks']:,} blocks of {blocks['block_tokens']:,} tokens in "
             f"{blocks['requests']:,} requests"
@@ -145,20 +145,20 @@ def _carried(said: Mapping[str, Any]) -> list[str]:
         if unlike := [f"{blocks[k]:,} have {k}" for k in ("fewer", "more") if blocks[k]]:
             line += f", of which {' and '.join(unlike)} hashes than blocks (workload.block_tokens)"
         lines.append(line)
-    if said["sessions"]:
-        waits = ", each turn after the previous answer" if said.get("turns_wait") else ""
-        lines.append(f"sessions: {said['sessions']:,}{waits}")
-    if wishes := [name for name in WISHES if name in said["columns"]]:
+    if facts["sessions"]:
+        waits = ", each turn after the previous answer" if facts.get("turns_wait") else ""
+        lines.append(f"sessions: {facts['sessions']:,}{waits}")
+    if wishes := [name for name in WISHES if name in facts["columns"]]:
         lines.append(f"a request's own: {', '.join(wishes)}")
-    if said["measured"]:
-        lines.append(f"measured latencies (TTFT, TPOT): {said['measured']:,} requests")
+    if facts["measured"]:
+        lines.append(f"measured latencies (TTFT, TPOT): {facts['measured']:,} requests")
     return lines
 
 
-def _clients(said: Mapping[str, Any]) -> str:
-    loop = said["closed_loop"]
+def _clients(facts: Mapping[str, Any]) -> str:
+    loop = facts["closed_loop"]
     thinks = f" that think for {loop['think_s']:g} s" if loop["think_s"] else ""
-    if sessions := said.get("sessions"):
+    if sessions := facts.get("sessions"):
         agents = f"{loop['concurrency']:,} agents{thinks}"
         return f"sent by {agents}, each a session after another of {sessions:,}"
     return f"sent by {loop['concurrency']:,} clients{thinks}, one after another"

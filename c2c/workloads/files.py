@@ -13,10 +13,10 @@ _GENERATED_LENGTHS = ("auto", "trace", "synthetic", "fixed")
 
 
 def workload_files(config: WorkloadConfig) -> dict[str, Path]:
-    """Return the files that the settings name, by setting.
+    """Return named files, by setting.
 
     Raises:
-      SettingError: the trace is neither a file nor the name of a shared trace.
+      SettingError: no such trace.
     """
     result: dict[str, Path] = {}
     if config.kind == "trace":

@@ -44,23 +44,22 @@ _MORE = (
 class TraceFormat:
     """Columns of a format by field; None if it has no such column.
 
-    Each file's time column is inspected for numbers or date-times. Other fields are as in
+    Time columns are inspected for numbers or date-times. Other fields: see
     `c2c.workloads.RequestBlock`.
 
     Attributes:
-      optional: fields that may be absent; those from `hash_ids` on always may.
-      label: model id of all requests if there is no column of ids.
+      optional: optional fields; those from `hash_ids` on always are.
+      label: all requests' model id without a column of ids.
       keeps_origin: times are relative to the trace's start.
-      unit: unit of numeric times; "": told by the column's name or nothing.
+      unit: of numeric times; "": by the column's name.
       marks: further columns that distinguish the format.
-      hash_ids: lists with one hash per block of the prompt.
-      block_tokens: tokens of a block; 0: the format defines none.
-      session: conversation ids; with `parent`, the requests' own ids.
-      parent: id of the request whose answer this one follows.
-      waits_for: lists of the conversation's turns that a request waits for.
-      calls_tool: true where the answer ends in a tool's call.
-      max_output_tokens, priority, deadline_s, cancel_s: columns of `c2c.workloads.RequestBlock`'s
-        fields.
+      hash_ids: lists of hashes of the prompt's blocks.
+      block_tokens: of a block; 0: undefined.
+      session: conversation ids; with `parent`, requests' own.
+      parent: id of the preceding request.
+      waits_for: lists of turns waited for.
+      calls_tool: whether the answer ends in a tool's call.
+      max_output_tokens, priority, deadline_s, cancel_s: see `c2c.workloads.RequestBlock`.
     """
 
     name: str
@@ -100,7 +99,7 @@ class TraceFormat:
         return {f: column for f in fields if (column := getattr(self, f)) is not None}
 
     def found(self, present: list[str]) -> dict[str, list[str]] | None:
-        """Return field -> columns named alike; None if one is missing."""
+        """Return field -> columns named alike, or None."""
         columns_of = {f: alike(column, present) for f, column in self.columns().items()}
         optional = {*self.optional, *_MORE}
         absent = any(not columns for f, columns in columns_of.items() if f not in optional)
@@ -257,9 +256,9 @@ def open_trace(
     *,
     with_lengths: bool = True,
 ) -> TraceFile:
-    """Open a trace: detect its kind of file and format, and map fields to columns.
+    """Open a trace: detect file and format, map fields to columns.
 
-    A column of another name is taken for a field if it is the only likely one.
+    A column of another name is a field's if the only likely one.
     """
     path = Path(path).expanduser()
     if not path.is_file():
@@ -310,7 +309,7 @@ def _guess(opened: TraceFile, used: list[str], fields: list[str]) -> dict[str, s
 
 
 def open_lengths(path: Path, chars_per_token: float = 0.0) -> TraceFile:
-    """Open a trace, a log, or a table of lengths."""
+    """Open a trace, log, or table of lengths."""
     opened = _open(path, chars_per_token, True, {})
     if opened.container == "log":
         return opened
@@ -401,19 +400,19 @@ def _pair(present: Iterable[str]) -> dict[str, list[str]]:
     return {}
 
 
-def _single(path: Path, found: Mapping[str, list[str]]) -> dict[str, str]:
-    for columns in found.values():
+def _single(path: Path, matches: Mapping[str, list[str]]) -> dict[str, str]:
+    for columns in matches.values():
         if len(columns) > 1:
             shown = " or ".join(map(repr, dict.fromkeys(columns)))
             raise DataError(str(path), f"column {shown} occurs more than once")
-    return {field: columns[0] for field, columns in found.items()}
+    return {field: columns[0] for field, columns in matches.items()}
 
 
-def _check_columns(path: Path, present: Iterable[str], told: Mapping[str, str]) -> None:
-    if unknown := sorted(set(told) - {*_FIELDS, *_MORE}):
+def _check_columns(path: Path, present: Iterable[str], columns: Mapping[str, str]) -> None:
+    if unknown := sorted(set(columns) - {*_FIELDS, *_MORE}):
         known_fields = ", ".join((*_FIELDS, *_MORE))
         raise SettingError("workload.columns", unknown, f"fields among {known_fields}")
-    for name, column in told.items():
+    for name, column in columns.items():
         if column and not alike(column, present):
             raise DataError(
                 str(path), f"no column {column!r} (workload.columns.{name})", _shown(present)

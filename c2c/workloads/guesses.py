@@ -1,4 +1,4 @@
-"""Columns for fields that neither a format nor a setting names."""
+"""Columns for fields without format or setting."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SAMPLE_ROWS = 1000
 def guessed_columns(
     path: Path, batch: pa.RecordBatch | None, columns: Sequence[str], fields: Iterable[str]
 ) -> dict[str, str]:
-    """Return field -> the one column that its name and cells make the likeliest."""
+    """Return field -> likeliest column by name and cells."""
     result: dict[str, str] = {}
     for field in fields:
         free = [c for c in columns if c not in result.values() and _may_hold(field, batch, c)]
@@ -39,7 +39,7 @@ def guessed_columns(
 
 
 def numeric(batch: pa.RecordBatch | None, columns: Iterable[str]) -> list[str]:
-    """Return the columns with positive whole numbers in half of the first rows."""
+    """Return columns with positive whole numbers in half the first rows."""
     return [c for c in columns if batch is not None and _may_hold("prompt_tokens", batch, c)]
 
 

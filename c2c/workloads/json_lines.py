@@ -1,4 +1,4 @@
-"""JSON lines by Arrow's faster reader, where it gives the same as Python's."""
+"""JSON lines by Arrow's reader, where equal to Python's."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _MOST_DEPTH = 500  # Arrow parses by recursion: a hundred thousand levels end th
 
 
 def arrow_table(path: Path) -> pa.Table | None:
-    """Return the records of JSON lines with typed columns, objects within them as "outer.inner".
+    """Return JSON lines' records with typed columns, inner objects as "outer.inner".
 
-    None: the file needs the slower reader, as Arrow would fail or change its values.
+    None: Arrow would fail or change values.
     """
     import pyarrow.compute as pc
 

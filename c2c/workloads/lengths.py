@@ -25,12 +25,12 @@ __all__ = ["LengthFilter", "LengthPool", "fixed_lengths", "read_lengths", "synth
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LengthFilter:
-    """Filter of a length source's pairs; the defaults are the usual benchmark filter.
+    """Filter of a source's pairs; by default the usual benchmark filter.
 
     Attributes:
       min_tokens: least prompt and least output length.
       max_prompt_tokens: longest prompt.
-      max_total_tokens: most prompt and output tokens together.
+      max_total_tokens: most in all.
     """
 
     min_tokens: Count = 4
@@ -122,8 +122,8 @@ _SYNTHETIC_PAIRS = 1 << 17
 def synthetic_lengths(keep: LengthFilter) -> LengthPool:
     """Return pairs with the statistics of ShareGPT's pairs; a constant, needs no file.
 
-    Each length interpolates the quantile table above in log space; a Gaussian copula couples them
-    with ShareGPT's rank correlation.
+    Lengths interpolate the quantile table above in log space; a Gaussian copula has ShareGPT's rank
+    correlation.
     """
     rng = stream_of(0, "synthetic length pool")
     # Gaussian copula: Pearson's r of the normals that gives Spearman's rho.
@@ -155,8 +155,8 @@ def read_lengths(
 ) -> LengthPool:
     """Read (prompt, output) pairs from a trace, a table (Parquet, CSV), a log, or ShareGPT's JSON.
 
-    JSON is a list of records or one a line, with length fields or `conversations` of `{"from": ...,
-    "value": ...}`, whose first two messages count if they are the human's and the assistant's.
+    JSON is a list or lines of records, with length fields or `conversations` of `{"from": ...,
+    "value": ...}`: the first two messages count if human's and assistant's.
     """
     path = Path(path).expanduser()
     if not path.is_file():

@@ -49,7 +49,7 @@ class _Found:
 
 
 def log_format_of(path: Path) -> str | None:
-    """Return the format of a log, by its first lines; None if it is none."""
+    """Return a log's format, by its first lines; None if it is none."""
     with open_bytes(path) as stream:
         head = stream.read(_SNIFFED_BYTES)
     if head[:4] == b"PAR1":
@@ -62,10 +62,10 @@ def log_format_of(path: Path) -> str | None:
 
 
 def read_log(path: Path, name: str, chars_per_token: float) -> tuple[pa.Table, int]:
-    """Return the requests of a log in order of arrival, and the number of malformed lines.
+    """Return a log's requests by arrival, and the count of malformed lines.
 
-    Columns: request, arrival_s (since the first), model, prompt_tokens, output_tokens; null if the
-    log lacks the value. The whole log is read, as a request's last line appears when it ends.
+    Columns: request, arrival_s (since the first), model, prompt_tokens, output_tokens; null if
+    absent. The whole log is read: a request's last line is at its end.
 
     Source: vLLM `entrypoints/logger.py` (--enable-log-requests), SGLang
     `srt/utils/request_logger.py` (--log-requests, text and JSON), OpenAI's Batch API reference.
@@ -184,18 +184,18 @@ def _read_sglang(lines: Iterable[str], chars_per_token: float) -> _Found:  # noq
     return result
 
 
-def _sglang_json(event: Mapping[str, Any], found: _Found) -> None:
+def _sglang_json(event: Mapping[str, Any], requests: _Found) -> None:
     kind, key, at_s = event["event"], str(event["rid"]), _timestamp_s(event["timestamp"])
     if kind == "request.received":
         model = (event.get("obj") or {}).get("lora_path") or ""
-        found.begin(key, _Request(arrival_s=at_s, model=model))
+        requests.begin(key, _Request(arrival_s=at_s, model=model))
     elif kind == "request.finished":
-        _sglang_end(found, key, at_s, (event.get("out") or {}).get("meta_info") or {})
+        _sglang_end(requests, key, at_s, (event.get("out") or {}).get("meta_info") or {})
 
 
-def _sglang_end(found: _Found, key: str, at_s: float, numbers: Mapping[str, Any]) -> None:
+def _sglang_end(requests: _Found, key: str, at_s: float, numbers: Mapping[str, Any]) -> None:
     begun_s = at_s - float(numbers.get("e2e_latency", 0.0))
-    request = found.ended(key, _Request(arrival_s=begun_s))  # perhaps before the log begins
+    request = requests.ended(key, _Request(arrival_s=begun_s))  # perhaps before the log begins
     if "prompt_tokens" in numbers and "completion_tokens" in numbers:
         request.prompt_tokens = int(float(numbers["prompt_tokens"]))
         request.output_tokens = int(float(numbers["completion_tokens"]))

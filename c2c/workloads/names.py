@@ -99,7 +99,7 @@ def alike(name: str, present: Iterable[str]) -> list[str]:
 
 
 def likely(field: str, columns: Iterable[str]) -> list[str]:
-    """Return the columns with the likeliest names for a field, in order."""
+    """Return a field's likeliest column names, in order."""
     names = {column: _said(field, column) for column in columns}
     fit = {c: n for c, n in names.items() if not re.search(_UNLIKE[field], n)}
     for looks in _LOOKS[field]:

@@ -1,4 +1,4 @@
-"""Parsing of a trace's cells, with a verdict on every row."""
+"""Parsing of a trace's cells, with verdicts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,11 @@ KINDS: tuple[str, ...] = (
             "too_many",
         )
     ),
-    *(f"{kind}_{of}" for of in ("hash_ids", "waits_for") for kind in ("unreadable", "negative")),
+    *(
+        f"{kind}_{name}"
+        for name in ("hash_ids", "waits_for")
+        for kind in ("unreadable", "negative")
+    ),
     *("unreadable_think_s", "unreadable_calls_tool"),
     *(f"{kind}_turn" for kind in ("missing", "unreadable", "nan", "infinite", "negative")),
     *(f"unreadable_{name}" for name in WISHES),
@@ -71,16 +75,16 @@ def kind_code(kind: str) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawRows:
-    """Batch of parsed rows; values are valid only where `verdict` is GOOD.
+    """Batch of parsed rows, valid where `verdict` is GOOD.
 
     Attributes:
       time: i64 nanoseconds since the epoch for date-times, else f64 in the file's unit.
       model: i32, index into `ids`; -1 if missing.
       prompt_tokens: i32; zeros if not read from the trace.
       verdict: i8, GOOD or an index into `KINDS`.
-      hashes: hashes of the prompts' blocks; None if not read.
-      session: id of the session, or the request's own if there is `parent`; None: no column.
-      turn: f64, position in the session, from 1, or 0; None: no column.
+      hashes: of the prompts' blocks; None: not read.
+      session: the session's id, or the request's own with `parent`; None: no column.
+      turn: f64, in the session from 1, or 0; None: no column.
       measured: f64 by name in `c2c.workloads.blocks.MEASURED`; NaN: none.
       wishes: f64 by name in `c2c.workloads.blocks.WISHES`; NaN: none.
     """
@@ -112,14 +116,14 @@ def parse(
     with_hashes: bool = False,
     may_be_prefill: bool = False,
 ) -> RawRows:
-    """Parse a batch's columns into numbers and judge each row by itself.
+    """Parse a batch's columns and judge each row.
 
     Args:
       columns: field -> column of the file.
-      label: model id of all rows if there is no model column.
-      with_lengths: whether token counts are read, hence judged.
-      max_total_tokens: rows with more tokens are bad; 0: no limit.
-      may_be_prefill: whether rows without output tokens are good.
+      label: all rows' model id without a column.
+      with_lengths: whether token counts are judged.
+      max_total_tokens: limit of good rows; 0: none.
+      may_be_prefill: whether rows without output are good.
     """
     rows = batch.num_rows
     verdict = np.full(rows, GOOD, np.int8)
@@ -178,7 +182,7 @@ def parse(
 
 
 def number_lists(raw: pa.Array, verdict: NDArray[np.int8], name: str) -> Lists:
-    """Parse and judge a column of lists of whole numbers, or of text such as "[1, 2]"."""
+    """Parse and judge lists of whole numbers, or text such as "[1, 2]"."""
     import pyarrow.compute as pc
 
     array = _plain(raw)
@@ -264,7 +268,7 @@ def _text(batch: pa.RecordBatch, column: str | None) -> pa.Array | None:
 
 
 def token_counts(raw: pa.Array) -> NDArray[np.float64]:
-    """Return a column as f64; 0 for missing and unreadable cells."""
+    """Return a column as f64; 0 for bad cells."""
     return _numbers(_plain(raw), np.full(len(raw), GOOD, np.int8), "tokens")
 
 
@@ -361,7 +365,7 @@ def _looks_like_date(array: pa.Array) -> bool:
     return bool(2 * dates > len(array) - array.null_count)
 
 
-def _numbers(array: pa.Array, verdict: NDArray[np.int8], what: str) -> NDArray[np.float64]:
+def _numbers(array: pa.Array, verdict: NDArray[np.int8], column: str) -> NDArray[np.float64]:
     import pyarrow.compute as pc
 
     missing = nulls(array)
@@ -374,11 +378,11 @@ def _numbers(array: pa.Array, verdict: NDArray[np.int8], what: str) -> NDArray[n
             parsed = pa.nulls(len(array), pa.float64())
     unreadable = nulls(parsed) & ~missing
     result: NDArray[np.float64] = values(filled(parsed, 0.0))
-    _judge(verdict, missing, f"missing_{what}")
-    _judge(verdict, unreadable, f"unreadable_{what}")
-    _judge(verdict, np.isnan(result), f"nan_{what}")
-    _judge(verdict, np.isinf(result), f"infinite_{what}")
-    _judge(verdict, result < 0, f"negative_{what}")
+    _judge(verdict, missing, f"missing_{column}")
+    _judge(verdict, unreadable, f"unreadable_{column}")
+    _judge(verdict, np.isnan(result), f"nan_{column}")
+    _judge(verdict, np.isinf(result), f"infinite_{column}")
+    _judge(verdict, result < 0, f"negative_{column}")
     return result
 
 

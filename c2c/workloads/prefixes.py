@@ -50,16 +50,15 @@ class Lists:
 
 
 def cover(tokens: NDArray[np.int32], block_tokens: int) -> NDArray[np.int64]:
-    """Return the number of blocks that hold these tokens."""
+    """Count blocks that hold these tokens."""
     return -(-tokens.astype(np.int64) // block_tokens)
 
 
 def block_keys(hashes: Lists, block_tokens: int) -> NDArray[np.uint64]:
-    """Return the key of each block, which depends on all hashes up to it and on the block size.
+    """Return each block's key, of all hashes up to it and the block size.
 
-    Keys of a longer prefix thus extend those of a shorter one: two requests share a prefix exactly
-    as far as their keys are equal from the first on. Hashes of a block's own tokens and of the
-    whole prefix both work.
+    Requests share a prefix as far as their keys are equal from the first on. Hashes may be of a
+    block's own tokens or of the prefix.
     """
     first, values = hashes.first, hashes.values
     counts = np.diff(first)
@@ -71,10 +70,10 @@ def block_keys(hashes: Lists, block_tokens: int) -> NDArray[np.uint64]:
         return np.asarray(sums[1:] - before + root_of(block_tokens))
 
 
-def root_of(*what: int) -> np.uint64:
-    """Return the root that separates keys by numbers, such as a model or copy."""
+def root_of(*numbers: int) -> np.uint64:
+    """Return a root that separates keys by numbers, such as a model's."""
     root = np.zeros(1, np.uint64)
-    for number in what:
+    for number in numbers:
         root = _mix(root ^ np.array([number], np.uint64))
     return np.uint64(root[0])
 
@@ -89,14 +88,14 @@ def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 @dataclass(slots=True)
 class Fit:
-    """Agreement of a trace's hashes with its prompt lengths, counted row by row.
+    """Agreement of a trace's hashes with prompt lengths.
 
     Attributes:
       blocks: hashed blocks within the prompts.
-      fewer: requests whose prompt has a whole block without a hash.
+      fewer: requests with a whole block without hash.
       more: requests with more hashes than blocks.
-      misfits: requests with another number of hashes, by block size and by whether a partly filled
-        last block has a hash.
+      misfits: requests with another number, by block size and by hash of a partly filled last
+        block.
     """
 
     block_tokens: int
@@ -127,7 +126,7 @@ class Fit:
         return {name: getattr(self, name) for name in names}
 
     def other_size(self) -> int:
-        """Return a block size that all requests fit if most do not fit this one; 0: none."""
+        """Return a block size that fits all requests if this one fits few; 0: none."""
         fitting = sorted((not partly, size) for (size, partly), n in self.misfits.items() if not n)
         unlike = self.fewer + self.more
         return fitting[0][1] if fitting and unlike >= _TELLING and 2 * unlike > self.requests else 0

@@ -1,4 +1,4 @@
-"""JSON files as columns: lines, a list of records, or a benchmark's result."""
+"""JSON files as columns: lines, records, or a benchmark's result."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _BATCH_ROWS = 65_536
 
 
 def json_table(path: Path, *, as_text: bool = False) -> tuple[pa.Table, int]:
-    """Return the records of a file, as text or typed, and the number of malformed lines.
+    """Return a file's records, as text or typed, and the count of malformed lines.
 
-    Nested names are "usage.prompt_tokens". A record's list of `requests` (aibrix) becomes records,
-    as do a benchmark's lists `input_lens`, `output_lens` and so on, where `tpots`, the mean time
-    per token after the first, replaces `itls`.
+    Nested names are "usage.prompt_tokens". A list of `requests` (aibrix) becomes records, as do a
+    benchmark's lists `input_lens`, `output_lens` and so on, with `tpots`, the mean time per token
+    after the first, for `itls`.
     """
     if not as_text and (table := arrow_table(path)) is not None:
         return table, 0
@@ -203,5 +203,5 @@ def _decoded(path: Path) -> Iterator[Any]:
             yield record
 
 
-def _end_of(found: re.Match[str] | None, otherwise: int) -> int:
-    return found.end() if found else otherwise
+def _end_of(match: re.Match[str] | None, otherwise: int) -> int:
+    return match.end() if match else otherwise

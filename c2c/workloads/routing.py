@@ -34,15 +34,15 @@ GUIDE_SHIFT: Final = 20  # a draw shifted right by this indexes `RouterTables.gu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Router:
-    """Settings of the router: the tokens' choice of experts.
+    """Router: the tokens' choice of experts.
 
     In each layer a topic ranks the experts and chooses by Zipf's law. Draws are pure functions of
     (seed, request, position, layer).
 
     Attributes:
-      skew: exponent of Zipf's law; 0: all experts are equally likely.
-      locality: probability that an expert is kept from one token to the next.
-      topics: number of topics; each request has one, all equally likely.
+      skew: exponent of Zipf's law; 0: uniform.
+      locality: probability that the next token keeps an expert.
+      topics: number of equally likely topics; a request has one.
     """
 
     skew: Annotated[float, In("[0, 10]")] = 0.0
@@ -56,13 +56,13 @@ class Router:
 class RouterTables(NamedTuple):
     """Tables of a router for several architectures (A, the first axis of each array).
 
-    A draw is a whole number below 2**32, for its fraction of 2**32. A draw that keeps no expert is
-    the part above `locality`, rescaled to [0, 1).
+    A draw is a whole number below 2**32, for its fraction. One that keeps no expert is the part
+    above `locality`, rescaled to [0, 1).
 
     Attributes:
       layers: i64[A], layers with experts; 0: dense.
       experts: i64[A], experts of a layer.
-      per_token: i64[A], experts that each token uses.
+      per_token: i64[A], experts a token.
       cut: i64[A, 2, experts], least draw above each rank; axis 1: any draw, a draw not kept.
       guide: i16[A, 2, 4096], rank of the first draw in each of 4096 equal ranges.
       order: i16[A, topics, layers, experts], expert of each rank.
@@ -116,7 +116,7 @@ def router_tables(
 
 
 def _first_draws(levels: np.ndarray, locality: float) -> np.ndarray:
-    """Return, by bisection (exact: rounding preserves order), the least draws of the levels."""
+    """Return, by exact bisection, the least draws of the levels."""
     low = np.full(len(levels), ceil(locality * DRAWS) - 1)  # not reached
     high = np.full(len(levels), DRAWS)  # reached, or no draw
     while (high - low > 1).any():
@@ -128,7 +128,7 @@ def _first_draws(levels: np.ndarray, locality: float) -> np.ndarray:
 
 @formula
 def topic_of(tables: RouterTables, request: int) -> int:
-    """Return the topic of a request."""
+    """Return a request's topic."""
     return int(draw(tables.seed, request, 0, _TOPIC, 0) * tables.order.shape[1])
 
 
@@ -148,5 +148,5 @@ def embed(tables: RouterTables, request: int, out: Any) -> None:
 
 @formula
 def token_key(tables: RouterTables, request: int, layer: int) -> int:
-    """Return the random key of a request's tokens in a layer."""
+    """Return a request's random key in a layer."""
     return hashed(request_key(tables.seed, request), layer)

@@ -1,4 +1,4 @@
-"""ServeGen's clients: rates over time, shapes of gaps and distributions of lengths, as requests.
+"""ServeGen's clients: rates, gaps and lengths as requests.
 
 Source: ServeGen, arXiv:2505.09999; its folders hold `chunk-<client>-trace.csv` (start, rate, cv,
 pattern and its two parameters) and `chunk-<client>-dataset.json` (histograms of tokens by start).
@@ -59,7 +59,7 @@ class Clients:
 
     Attributes:
       starts_s: starts of all windows, and the end of the last.
-      silent: windows with a rate whose client has no lengths until then, hence no requests.
+      silent: windows without requests, for lack of lengths.
     """
 
     name: str
@@ -70,10 +70,10 @@ class Clients:
     def blocks(
         self, factor: float, seed: int, begin_s: float, end_s: float
     ) -> Iterator[RequestBlock]:
-        """Yield the requests of each window that overlaps a time span, in order.
+        """Yield the requests of each window in a time span, in order.
 
-        A window has rate * factor * length requests, rounded at random. Prompt and output are drawn
-        independently, unlike in ServeGen's code, which takes one quantile for both.
+        A window has rate * factor * length requests, rounded at random. Prompt and output are
+        independent draws, not ServeGen's one quantile.
         """
         for window, (start, end) in enumerate(pairwise(self.starts_s)):
             if end <= begin_s or start >= end_s:
@@ -88,11 +88,11 @@ class Clients:
 
 
 def read_clients(path: Path) -> Clients:
-    """Read the clients of a folder.
+    """Read a folder's clients.
 
     Raises:
-      SettingError: it is no folder of clients.
-      DataError: a file is damaged, has lengths of images or an unknown pattern.
+      SettingError: no folder of clients.
+      DataError: a damaged file, lengths of images or an unknown pattern.
     """
     files = {int(m[1]): f for f in sorted(path.glob("*")) if (m := _TRACE.fullmatch(f.name))}
     if not files:
@@ -179,13 +179,13 @@ def _lengths_at(client: _Client, start_s: float) -> tuple[_Histogram, _Histogram
 
 
 def _requests(
-    client: _Client, at: int, length_s: float, factor: float, seed: int
+    client: _Client, index: int, length_s: float, factor: float, seed: int
 ) -> RequestBlock | None:
-    window = client.windows[at]
+    window = client.windows[index]
     lengths = _lengths_at(client, window.start_s)
     if lengths is None or not window.rate_rps:
         return None
-    rng = stream_of(seed, "servegen", client.number, at)
+    rng = stream_of(seed, "servegen", client.number, index)
     count = int(window.rate_rps * factor * length_s + rng.random())
     gaps = _GAPS[window.pattern](rng, window.shape, count + 1)
     if not count:

@@ -24,7 +24,7 @@ MOST_REQUESTS = 10_000_000_000
 
 
 def shared_dir() -> Path:
-    """Return the folder of shared traces: C2C_SHARED, or `shared` beside the checkout."""
+    """Return the folder of shared traces: C2C_SHARED, or `shared` near the checkout."""
     if place := os.environ.get("C2C_SHARED"):
         return Path(place)
     return Path(__file__).resolve().parents[3] / "shared"
@@ -231,10 +231,10 @@ class WorkloadConfig:
 
 
 def workload_config(settings: Mapping[str, Any] | WorkloadConfig) -> WorkloadConfig:
-    """Return the config that a mapping describes.
+    """Return a mapping's config.
 
     Raises:
-      SettingError: an unknown key, a value of the wrong type, or an invalid value.
+      SettingError: an unknown key or invalid value.
     """
     if isinstance(settings, WorkloadConfig):
         return settings

@@ -30,8 +30,8 @@ class SteadyTrace:
     """Settings of a generator with a constant mean rate.
 
     Attributes:
-      rate_rps: requests per second, all models together.
-      zipf_exponent: share of rank r (from 1) is proportional to r^-exponent; 0: equal.
+      rate_rps: of all models.
+      zipf_exponent: rank r (from 1) has a share of r^-exponent; 0: equal.
     """
 
     requests: Count = 10_000

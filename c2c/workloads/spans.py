@@ -1,6 +1,6 @@
-"""Spans of OpenTelemetry's GenAI conventions, as an OTLP file exporter writes them, as requests.
+"""Requests from OTLP files of OpenTelemetry's GenAI spans.
 
-Source: OTLP's JSON encoding; semantic conventions of GenAI client spans, and vLLM's own attributes.
+Source: OTLP's JSON encoding; conventions of GenAI client spans, and vLLM's attributes.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ type _Key = tuple[str, str]
 
 
 def span_table(path: Path, records: Sequence[Mapping[str, Any] | None]) -> tuple[pa.Table, int]:
-    """Return the model calls by start, in the project's own format, and the malformed lines.
+    """Return model calls by start, in the project's format, and malformed lines.
 
-    A call within another one, such as a server's within its client's, is not counted.
+    Calls within others, such as a server's in its client's, do not count.
     """
     there = [record for record in records if record is not None]
     parents: dict[_Key, _Key] = {}
@@ -84,11 +84,11 @@ def _is_inner(key: _Key, parents: Mapping[_Key, _Key], calls: Mapping[_Key, Any]
     return False
 
 
-def _row(start: int, end: int, given: Mapping[str, str], first: int) -> dict[str, str]:
+def _row(start: int, end: int, attributes: Mapping[str, str], first: int) -> dict[str, str]:
     row = {"arrival_s": repr((start - first) / 1e9)}
     for column, names in _COLUMNS.items():
-        if (name := next((n for n in names if n in given), None)) is not None:
-            row[column] = given[name]
+        if (name := next((n for n in names if n in attributes), None)) is not None:
+            row[column] = attributes[name]
     try:
         gaps = int(row["output_tokens"]) - 1
         rest_s = (end - start) / 1e9 - float(row["measured_ttft_s"])

@@ -160,17 +160,17 @@ def trace_statistics(
     windows_s: Sequence[float] = (1.0, 60.0, 3600.0),
     series_models: int = 5,
 ) -> TraceStatistics:
-    """Compute the statistics of a stream of requests, block by block.
+    """Compute a stream's statistics, block by block.
 
-    Memory holds counts per model and hour, never the requests.
+    Memory holds counts per model and hour.
 
     Args:
       blocks: ascending in arrival, e.g. `workload.blocks()`.
-      models: names that `RequestBlock.model` indexes.
-      series_models: most popular models with an hourly series.
+      models: indexed by `RequestBlock.model`.
+      series_models: models with an hourly series.
 
     Raises:
-      DataError: there is no request.
+      DataError: no request.
 
     Source: C2CServe section 2.1 and Fig. 2 (hours idle, share of models active in under 20% of the
     hours, hourly rates); 10 requests as the bound reproduces the 59 models of its caption.

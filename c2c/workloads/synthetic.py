@@ -53,11 +53,11 @@ _RARE_COUNTS = (9, 8, 8, 8, 6, 5, 5, 5, 4, 3, 3, 3, 3, 3, 3, 2, 2, 2, 2, 2, 2, 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyntheticTrace:
-    """Settings of the generator, as in `WorkloadConfig`; defaults reproduce GenTD26's statistics.
+    """Settings as in `WorkloadConfig`; defaults reproduce GenTD26's statistics.
 
     Popularity and active hours hold at any number of requests, gaps at GenTD26's own 26,823 (median
     CV over models 2.35, aggregate 12, a request in 67% of the hours): the CV of gaps grows roughly
-    with the square root of the number. Of 89 models 59 are active (at least 10 requests).
+    with the square root of the number. 59 of 89 models are active (10 requests).
     """
 
     requests: Count = 350_000
@@ -81,13 +81,13 @@ def _ranks(active: int) -> NDArray[np.float64]:
 
 
 def _curve(
-    at: NDArray[np.float64], ranks: NDArray[np.float64], values: NDArray[np.float64]
+    positions: NDArray[np.float64], ranks: NDArray[np.float64], values: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    return np.asarray(np.exp(np.interp(at, ranks, np.log(values))))
+    return np.asarray(np.exp(np.interp(positions, ranks, np.log(values))))
 
 
 def popularity_shares(trace: SyntheticTrace) -> NDArray[np.float64]:
-    """Return each active model's share of the requests, falling, of sum 1."""
+    """Return active models' shares of requests, falling, of sum 1."""
     shares = _curve(_ranks(_active_models(trace.models)), _SHARE_RANKS, _SHARES)
     return np.asarray(shares / shares.sum())
 
@@ -108,10 +108,10 @@ def _requests_per_model(trace: SyntheticTrace) -> NDArray[np.int64]:
 
 @lru_cache(maxsize=1)
 def plan_requests(trace: SyntheticTrace, seed: int) -> NDArray[np.int64]:
-    """Draw the number of requests of each model in each hour.
+    """Draw requests by model and hour.
 
-    A model's active hours have the highest scores: a correlated Gaussian process plus a time of day
-    that models share. Each has a request; lognormal weights distribute the rest.
+    Active hours have the highest scores: a correlated Gaussian process plus a shared time of day.
+    Each has a request; lognormal weights distribute the rest.
     """
     hours = 24 * trace.days
     counts = _requests_per_model(trace)
@@ -138,7 +138,7 @@ def plan_requests(trace: SyntheticTrace, seed: int) -> NDArray[np.int64]:
 
 
 def count_requests(trace: SyntheticTrace, seed: int) -> tuple[dict[int, int], float]:
-    """Return model -> requests, by first appearance, and the last arrival of `synthetic_blocks`."""
+    """Return model -> requests, by first appearance, and the last arrival."""
     plan = plan_requests(trace, seed)
     by_day = plan.reshape(trace.models, trace.days, 24).any(axis=2)
     active = np.flatnonzero(by_day.any(axis=1))
@@ -199,7 +199,7 @@ def _correlated(rng: np.random.Generator, hours: int, session_h: float) -> NDArr
 def synthetic_blocks(trace: SyntheticTrace, seed: int) -> Iterator[RequestBlock]:
     """Yield the requests in order, without lengths (zeros); `model` is the popularity rank.
 
-    A model's requests of a day have a random stream of their own.
+    Each model and day has a random stream.
     """
     plan = plan_requests(trace, seed)
     for day in range(trace.days):

@@ -1,4 +1,4 @@
-"""Trace files as streams of requests, with counts of bad rows."""
+"""Trace files as streams of requests, with bad rows counted."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ _SHOWN_ROWS = 3  # row numbers that an error lists for each kind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowRules:
-    """Rules that make a row of a trace bad, beyond unreadable cells.
+    """Rules against rows, beyond unreadable cells.
 
     Attributes:
-      sort: whether rows are first ordered by arrival, in memory; if not, rows out of order are bad.
-      duplicates_are_bad: whether a row equal to an earlier one is bad, or counted and kept.
+      sort: whether rows are first sorted, in memory; if not, unordered ones are bad.
+      duplicates_are_bad: whether equal rows are bad, or counted and kept.
       max_total_tokens: 0: no limit.
-      keeps_origin: whether numeric times keep the file's zero.
-      per_second: units of a numeric time per second.
+      keeps_origin: whether time 0 is the file's.
+      per_second: units per second.
       block_tokens: tokens of a hash in `hash_ids`; 0: not read.
-      keys_answers: hashes are of whole blocks and continue over the answer.
-      may_be_prefill: a request without output is good, with one token.
+      keys_answers: hashes of whole blocks, continued over the answer.
+      may_be_prefill: requests without output are good, with one token.
     """
 
     sort: bool = False
@@ -55,14 +55,14 @@ class TraceScan:
 
     Attributes:
       bad: kind -> rows; with `good` they add up to `rows`.
-      first_rows: kind -> numbers of the first such rows (from 1, without the header).
-      duplicates: rows equal to an earlier one, bad or not.
-      reordered: rows that sorting moved.
+      first_rows: kind -> first such rows (from 1, without the header).
+      duplicates: equal rows, bad or not.
+      reordered: moved by sorting.
       requests_of: model id -> good rows, by first appearance.
-      fit: agreement of hashes and prompt lengths.
-      orphan: first parent id that no earlier request has.
-      measured: requests with a measured latency.
-      prefills: requests without output.
+      fit: of hashes and prompt lengths.
+      orphan: first parent id without earlier request.
+      measured: with a measured latency.
+      prefills: without output.
     """
 
     rows: int
@@ -139,10 +139,10 @@ class _Tally:
 
 
 def scan(trace: TraceFile, rules: RowRules) -> TraceScan:
-    """Read the whole trace once, to judge and count its rows.
+    """Read a trace once, to judge and count rows.
 
     Raises:
-      DataError: the file is corrupt, or no row of it is good.
+      DataError: a corrupt file, or no good row.
     """
     tally = _Tally.of(rules)
     requests_of: dict[str, int] = {}
@@ -181,23 +181,23 @@ def scan(trace: TraceFile, rules: RowRules) -> TraceScan:
     )
 
 
-def refuse_bad_rows(trace: TraceFile, found: TraceScan) -> None:
+def refuse_bad_rows(trace: TraceFile, scan: TraceScan) -> None:
     """Raise if the scan found a bad row."""
-    if found.bad:
-        tally = _Tally(bad=Counter(found.bad), first_rows=found.first_rows)
+    if scan.bad:
+        tally = _Tally(bad=Counter(scan.bad), first_rows=scan.first_rows)
         hints = ["workload.on_bad_row=skip drops them and records the counts."]
-        if "unordered" in found.bad:
+        if "unordered" in scan.bad:
             hints.append("workload.sort=true orders the rows by arrival.")
-        if "duplicate" in found.bad:
+        if "duplicate" in scan.bad:
             hints.append("workload.on_duplicate=keep counts equal rows as separate requests.")
-        if "zero_output_tokens" in found.bad:
+        if "zero_output_tokens" in scan.bad:
             hints.append("workload.on_zero_output=prefill simulates prompts without output.")
-        hints.extend(_time_hint(found.bad))
-        if any(kind.endswith("_tokens") for kind in found.bad):
+        hints.extend(_time_hint(scan.bad))
+        if any(kind.endswith("_tokens") for kind in scan.bad):
             hints.append("workload.lengths=<source> replaces the trace's lengths.")
-        bad = sum(found.bad.values())
+        bad = sum(scan.bad.values())
         raise DataError(
-            str(trace.path), f"{bad} of {found.rows} rows are bad{_listed(tally)}", " ".join(hints)
+            str(trace.path), f"{bad} of {scan.rows} rows are bad{_listed(tally)}", " ".join(hints)
         )
 
 
@@ -211,7 +211,7 @@ def _time_hint(bad: Mapping[str, int]) -> list[str]:
 
 
 def stream(trace: TraceFile, rules: RowRules, index_of: dict[str, int]) -> Iterator[RequestBlock]:
-    """Yield the good rows; `index_of` maps model ids to `RequestBlock.model`."""
+    """Yield good rows; `index_of` maps ids to `RequestBlock.model`."""
     for ids, block in _good_rows(trace, rules, _Tally.of(rules)):
         # Ids of bad rows have no index and are never looked up.
         lookup = np.array([index_of.get(name, -1) for name in ids], np.int32)
@@ -313,7 +313,7 @@ def _judge_duplicates(
     are_bad: bool,
     tally: _Tally,
 ) -> set[str]:
-    """Find rows equal to an earlier one of equal arrival; return those at the last arrival."""
+    """Find rows equal to earlier ones of equal arrival; return those at the last arrival."""
     time = rows.time[good]
     same = np.empty(time.size, bool)
     same[0] = latest is not None and time[0] == latest

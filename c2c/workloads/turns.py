@@ -1,4 +1,4 @@
-"""Turns that wait for their session's earlier answers, then for a time to think."""
+"""Turns that wait for earlier answers, then for a time to think."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from c2c.errors import DataError
 from c2c.workloads.blocks import RequestBlock, concatenate
-from c2c.workloads.shaping import Source
+from c2c.workloads.transformations import Source
 
 __all__ = ["after_answers", "at_times", "edges_of"]
 
@@ -27,15 +27,15 @@ def at_times(source: Source) -> Source:
 
 
 def after_answers(source: Source, path: str, *, has_parents: bool, may_lack: bool) -> Source:
-    """Return the requests of a trace, each with its time to think if it waits for others.
+    """Return a trace's requests, waiting ones with times to think.
 
-    A request waits for those that the file names, else for its session's previous turn. The time to
-    think is the file's, else that from their last end, or without measured latencies from their
-    last arrival, at least 0.
+    A request waits for those in the file, else for the session's previous turn. The time to think
+    is the file's, else from their last end, or without measured latencies from their last arrival,
+    at least 0.
 
     Args:
-      has_parents: whether sessions come from ids of parents, with turns not in order.
-      may_lack: whether a request may name turns that its session lacks.
+      has_parents: whether sessions are from parents' ids, unordered.
+      may_lack: whether named turns may be missing.
     """
     block = concatenate(source())
     if block.session is None or block.turn is None or not (block.session >= 0).any():
@@ -71,7 +71,7 @@ def after_answers(source: Source, path: str, *, has_parents: bool, may_lack: boo
 
 
 def edges_of(block: RequestBlock) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return rows of parent and child of each edge within the block."""
+    """Return parent and child rows of edges within the block."""
     assert block.session is not None
     parents = block.parents()
     if parents is None:
@@ -96,8 +96,8 @@ def edges_of(block: RequestBlock) -> tuple[NDArray[np.int64], NDArray[np.int64]]
     return order[places[there]], child[there]
 
 
-def _row(block: RequestBlock, k: Any, what: str) -> str:
-    return f"turn {block.turn[k]} at {block.arrival_s[k]:g} s {what}"  # type: ignore[index]
+def _row(block: RequestBlock, k: Any, note: str) -> str:
+    return f"turn {block.turn[k]} at {block.arrival_s[k]:g} s {note}"  # type: ignore[index]
 
 
 def _answer_s(block: RequestBlock) -> NDArray[np.float64]:

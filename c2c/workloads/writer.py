@@ -31,13 +31,13 @@ _HASHES = pa.field("hash_ids", pa.list_(pa.uint64()))
 
 
 def write_trace(path: str | Path, workload: Workload, *, overwrite: bool = False) -> int:
-    """Write the requests to Parquet atomically, block by block; return their number.
+    """Write requests to Parquet atomically, block by block; return the count.
 
-    Columns beyond the lengths are written if known, as in `c2c.workloads.RequestBlock`;
-    `block_tokens` of hash_ids is in the file's metadata.
+    Known columns beyond lengths are as in `c2c.workloads.RequestBlock`; `block_tokens` is in the
+    metadata.
 
     Raises:
-      SettingError: the file exists and `overwrite` is not set, or a closed loop has no times.
+      SettingError: the file exists without `overwrite`, or a closed loop has no times.
     """
     first = next(workload.blocks(), None)
     if workload.loop is not None and (first is None or first.session is None):

@@ -21,7 +21,7 @@ SPARE: Final = ("kWh/M, most", "USD/M tokens", "TPOT p99 ms", "TTFT p99 s")
 
 
 def advice(
-    fleets: Sequence[Mapping[str, Any]], left: Sequence[Mapping[str, Any]],
+    fleets: Sequence[Mapping[str, Any]], others: Sequence[Mapping[str, Any]],
     *, kinds: int, most: int, goal: float,
 ) -> str:  # fmt: skip
     """Return the answer in one sentence."""
@@ -31,9 +31,9 @@ def advice(
             f"answer: none. No fleet of up to {most} chips reaches {goal_text} of the requests on "
         )
         none += "target"
-        if not left or left[0]["error"] or not left[0]["requests"]:
+        if not others or others[0]["error"] or not others[0]["requests"]:
             return none
-        best = left[0]
+        best = others[0]
         return (
             f"{none}; best: {best['spoken']} with {100 * best['met']:.4g} % of "
             f"{best['requests']:,} requests ({why(best)})"
@@ -109,7 +109,7 @@ def _fails(row: Mapping[str, Any]) -> dict[str, str]:
 def print_fleets(
     out: Console, fleets: Sequence[Mapping[str, Any]], failing: Sequence[Mapping[str, Any]]
 ) -> None:
-    """Print a table of fleets, serving or not; no number is shortened."""
+    """Print a table of fleets; no number is shortened."""
     rows = [*map(_cells, fleets), *map(_fails, failing)]
     print_table(out, partial(_table, rows), spare=SPARE)
 
@@ -129,7 +129,7 @@ def _table(rows: Sequence[Mapping[str, str]], without: frozenset[str]) -> Table:
 def advice_page(
     answer: str, fleets: Sequence[Mapping[str, Any]], shown: Sequence[Mapping[str, Any]]
 ) -> str:
-    """Return the answer as Markdown: fleets, a paragraph on each, and kinds that fail."""
+    """Return the answer as Markdown: fleets, paragraphs, and failing kinds."""
     lines = [f"# {answer[0].upper()}{answer[1:]}"]
     for k, one in enumerate(fleets, 1):
         cells = _cells(one)

@@ -1,4 +1,4 @@
-"""Bisection for the largest load, or the smallest fleet, that meets the targets."""
+"""Bisection for the largest load or smallest fleet within targets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Bracket", "bracket_of", "next_values"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bracket:
-    """Hardest value that met the targets, and easiest miss, or None."""
+    """Hardest value within targets, and easiest miss, or None."""
 
     met: float | None
     missed: float | None
@@ -30,7 +30,7 @@ def bracket_of(quantity: Quantity, tried: Mapping[float, bool]) -> Bracket:
 def next_values(
     quantity: Quantity, tried: Mapping[float, bool], tolerance: float, count: int
 ) -> list[float]:
-    """Return the values to try next, at most `count`; none if narrow enough."""
+    """Return at most `count` values to try; none if narrow."""
     if not tried:
         return [quantity.start]
     bracket = bracket_of(quantity, tried)

@@ -26,7 +26,7 @@ _FIELDS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tried:
-    """One run: seed, value of the quantity, and whether it met the targets."""
+    """A run: seed, value, and whether within targets."""
 
     seed: int
     value: float
@@ -56,7 +56,7 @@ class Capacity:
 
     @property
     def met(self) -> list[float]:
-        """Hardest value that met the targets, for each seed that has one."""
+        """Hardest value within targets, for each seed with one."""
         return [b.met for b in self.brackets if b.met is not None]
 
     @property
@@ -66,19 +66,19 @@ class Capacity:
 
     @property
     def sure(self) -> float | None:
-        """Hardest value that met the targets with every seed, or None."""
+        """Hardest value within targets for every seed, or None."""
         if len(self.met) < len(self.seeds):
             return None
         return min(self.met) if self.quantity.more_is_harder else max(self.met)
 
     @property
     def is_open(self) -> bool:
-        """True if a seed met its targets at all values, so that no limit was found."""
+        """True if a seed met its targets at all values."""
         return any(b.missed is None for b in self.brackets)
 
     @property
     def binds(self) -> str | None:
-        """Most frequent bottleneck at the easiest value that missed the targets."""
+        """Most frequent bottleneck at the easiest missing value."""
         limits = [
             one.binds
             for seed, bracket in zip(self.seeds, self.brackets, strict=True)
@@ -98,7 +98,7 @@ def find_capacity(
     workers: int,
     on_point: Callable[[Tried], None],
 ) -> Capacity:
-    """Bisect the quantity for each seed; the runs are computed in parallel processes."""
+    """Bisect the quantity for each seed, in parallel processes."""
     tried: list[Tried] = []
     ahead = max(1, workers // len(seeds))
     with PointRunner(workers) as runner:
@@ -133,7 +133,7 @@ def find_capacity(
 
 
 def tried_table(capacity: Capacity) -> pa.Table:
-    """Return a table with one row a run, sorted by seed and value."""
+    """Return a table of runs, sorted by seed and value."""
     rows = []
     for one in capacity.tried:
         fields = summary_fields(one.point.summary)

@@ -50,7 +50,7 @@ def answering(
 
 
 def own_settings(schema: type, group: str, arguments: Sequence[str]) -> tuple[Any, list[str]]:
-    """Return the command's own settings, `<group>.<key>=<value>`, and the other arguments."""
+    """Return own settings, `<group>.<key>=<value>`, and other arguments."""
     assignments = [a for a in arguments if a.startswith(f"{group}.")]
     merged: Any = OmegaConf.create({group: OmegaConf.structured(schema)})
     for argument in assignments:
@@ -70,24 +70,24 @@ def own_settings(schema: type, group: str, arguments: Sequence[str]) -> tuple[An
     return settings, [a for a in arguments if a not in assignments]
 
 
-def refuse_seed(group: str, seeds: Sequence[int], given: Sequence[str]) -> None:
-    """Validate the seeds of a search, which replace the `seed` of a run."""
+def refuse_seed(group: str, seeds: Sequence[int], overrides: Sequence[str]) -> None:
+    """Validate a search's seeds, which replace a run's `seed`."""
     if not seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0:
         raise SettingError(f"{group}.seeds", seeds, "whole numbers from 0 on, each once")
-    if seed := [a for a in given if a.startswith("seed=")]:
+    if seed := [a for a in overrides if a.startswith("seed=")]:
         raise SettingError("seed", seed[0][5:], "no value", f"Set {group}.seeds=[0,1,2] instead.")
 
 
 @contextmanager
 def answer_folder(
-    group: str, asked: Any, setup: RunSetup, names: Sequence[object], *,
+    group: str, options: Any, setup: RunSetup, names: Sequence[object], *,
     packages: Sequence[str], files: Sequence[str], **more: Any,
 ) -> Iterator[tuple[RunDir, Path, dict[str, Any]]]:  # fmt: skip
-    """Open the run folder of an answer; yield it, its path and an earlier answer."""
+    """Open an answer's run folder; yield it, its path and an earlier answer."""
     settings = setup.settings
     record = {
         "command": group,
-        group: {k: v for k, v in asdict(asked).items() if k != "workers"},
+        group: {k: v for k, v in asdict(options).items() if k != "workers"},
         **more,
         **{k: v for k, v in settings.items() if k not in NOT_INPUTS and k != "seed"},
     }

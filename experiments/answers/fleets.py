@@ -17,7 +17,7 @@ from c2c.hardware import (
     node_from_mapping,
     platforms,
 )
-from experiments.answers.composing import Composer
+from experiments.answers.combinations import Composer
 from experiments.sweeping.search_space import as_text, choices_of
 
 __all__ = ["Arm", "FleetSpace"]
@@ -30,10 +30,10 @@ class Arm:
     """Kind of fleet, with any number of chips.
 
     Attributes:
-      params: values of the settings in which kinds differ.
-      usd_per_hour: of one chip, or of all of a fleet of unlike chips or a node.
-      power_w: largest power of the same chips; None if unknown.
-      chip, layout, system: names; "" for a layout of a node or unlike chips.
+      params: values of differing settings.
+      usd_per_hour: of one chip, or of all unlike chips or a node.
+      power_w: largest power of these; None: unknown.
+      chip, layout, system: names; "": a node's layout or unlike chips.
     """
 
     params: Mapping[str, Any]
@@ -45,13 +45,13 @@ class Arm:
 
     @property
     def draws(self) -> str:
-        """Settings apart from chips and layout, by which runs draw by a seed or not."""
+        """Settings, but chips and layout, that decide whether runs draw."""
         rest = {k: v for k, v in self.params.items() if k not in (_CHIP, _LAYOUT)}
         return replace(self, params=rest).name
 
     @property
     def name(self) -> str:
-        """Settings of the fleet, as part of a command line."""
+        """Settings of the fleet, for a command line."""
         return " ".join(f"{key}={as_text(value)}" for key, value in self.params.items())
 
     @property
@@ -63,7 +63,7 @@ class Arm:
         ).name  # fmt: skip
 
     def spoken(self, chips: int) -> str:
-        """Return the fleet in words, such as 2 x gh200, 7x12gb, c2cserve."""
+        """Return the fleet in words: 2 x gh200, 7x12gb, c2cserve."""
         return ", ".join(
             filter(None, (f"{chips} x {self.chip}", self.layout, self.system, self.rest))
         )
@@ -74,7 +74,7 @@ class Arm:
 
 
 class FleetSpace:
-    """All kinds of fleets that a command line leaves open."""
+    """Kinds of fleets open in a command line."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class FleetSpace:
         return list(every.values())
 
     def asked(self, arms: Sequence[Arm]) -> dict[str, list[int]]:
-        """Return the arms of each chip that the command line names."""
+        """Return arms of chips named in the command line."""
         result: dict[str, list[int]] = {}
         for k, arm in enumerate(arms):
             if _CHIP in self.open and _CHIP in arm.params:

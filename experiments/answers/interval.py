@@ -13,7 +13,7 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """Mean, and half of its two-sided interval, None for a single value."""
+    """Mean, and half its two-sided interval, or None."""
 
     mean: float
     half: float | None

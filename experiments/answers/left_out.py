@@ -19,15 +19,15 @@ HEADS: Final = ("kind that does not serve", "USD/h", "of requests", "on target %
 
 
 def left_out(
-    arms: Sequence[Arm], standings: Mapping[int, Standing], found: Mapping[Trial, Point],
+    arms: Sequence[Arm], standings: Mapping[int, Standing], points: Mapping[Trial, Point],
     serving: set[int],
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """Return a row for each kind that does not serve, the best one first."""
+    """Return a row for each kind that does not serve, best first."""
     rows = []
     for k, standing in standings.items():
         if k in serving:
             continue
-        runs = {t: p for t, p in found.items() if t.arm == k}
+        runs = {t: p for t, p in points.items() if t.arm == k}
         if not runs:  # dearer with one chip than twice the answer
             rows.append(_row(k, arms[k], 1, out=standing.out))
             continue

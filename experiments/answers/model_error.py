@@ -19,7 +19,7 @@ BF16: Final = frozenset(
 
 
 def held_out_error(platform: str) -> tuple[float, str]:
-    """Return the relative error to expect of a chip's step times, with its reason."""
+    """Return a chip's expected relative error of step times, with reason."""
     first = next(iter(GROUPS[0].typical))
     source = load_constants(calibration_for(platform)).sources[first]
     errors, unseen = _errors()

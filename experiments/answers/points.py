@@ -38,12 +38,12 @@ class Point:
 
 
 def needs_compiling(setup: RunSetup) -> bool:
-    """Return whether one run should compile the machine code before the others."""
+    """Return whether one run should first compile machine code."""
     return prefers_compiled(setup) and not is_compiled()
 
 
 class PointRunner:
-    """Pool of processes that compute runs, used as `with PointRunner(workers) as runner`."""
+    """Pool of processes for runs: `with PointRunner(workers) as runner`."""
 
     def __init__(self, workers: int) -> None:
         self._workers = worker_pool(
@@ -68,7 +68,7 @@ class PointRunner:
             write_json(self._out / REFUSED, self._refusals)
 
     def ask(self, token: Any, settings: Mapping[str, Any]) -> None:
-        """Read or queue a run of plain data; `done` yields its token."""
+        """Read or queue a run; `done` yields its token."""
         if (outcome := finished(settings, code_keys(), self._keys)) is not None:
             self._known.append((token, _point(outcome)))
             return

@@ -22,9 +22,9 @@ class Quantity:
     """Quantity that a capacity search varies.
 
     Attributes:
-      is_whole: whether it has whole numbers only.
-      more_is_harder: whether a larger value is harder to serve.
-      start: value at which the search begins.
+      is_whole: whether of whole numbers.
+      more_is_harder: whether larger values are harder.
+      start: first value.
       lowest, highest: bounds of the search.
     """
 
@@ -38,7 +38,7 @@ class Quantity:
 
 
 def quantity_of(name: str, setup: RunSetup) -> Quantity:
-    """Return the quantity with this name, starting at its value in the settings."""
+    """Return this quantity, starting at its value in the settings."""
     if name == "rate":
         rate = _rate_rps(setup)
         return Quantity(
@@ -72,7 +72,7 @@ def quantity_of(name: str, setup: RunSetup) -> Quantity:
 def with_value(
     settings: Mapping[str, Any], quantity: Quantity, value: float, seed: int
 ) -> dict[str, Any]:
-    """Return the settings of a run with this value of a quantity."""
+    """Return a run's settings with this value."""
     changed = deepcopy(dict(settings))
     changed["seed"] = seed
     workload = changed["workload"]
@@ -88,7 +88,7 @@ def with_value(
 
 
 def override_of(settings: Mapping[str, Any], quantity: Quantity, value: float) -> str:
-    """Return the setting of a run with this value; "" for models."""
+    """Return this value's setting; "" for models."""
     changed = with_value(settings, quantity, value, 0)
     if quantity.name == "rate":
         kind = "rate_rps" if changed["workload"]["kind"] in _STEADY else "compression"
@@ -129,7 +129,7 @@ def _catalog(catalog: Mapping[str, Any], count: int) -> dict[str, Any]:
 
 
 def between(low: float, high: float, count: int, *, is_whole: bool) -> list[float]:
-    """Return `count` values that divide a range evenly; continuous ranges by equal ratios."""
+    """Return `count` values that divide a range, continuous ones by ratios."""
     if is_whole:
         steps = {ceil(low + (high - low) * k / (count + 1)) for k in range(1, count + 1)}
         return sorted(float(step) for step in steps if low < step < high)

@@ -1,4 +1,4 @@
-"""Race of fleets: successive halving to the cheapest kinds of fleet that meet the targets."""
+"""Race of fleets: successive halving to the cheapest kinds within the targets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DEAR, SAME = "dearer than others that serve", "more chips change nothing"
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """Run that the race asks for: arm, chips, `part` in requests, and seed."""
+    """Run of the race: arm, chips, `part` in requests, seed."""
 
     arm: int
     chips: int
@@ -33,8 +33,8 @@ class Outcome:
     """Outcome of a run: targets met or missed, or the error of invalid settings.
 
     Attributes:
-      latencies: those that more chips would lower, if they helped.
-      error: of invalid settings, "" for none.
+      latencies: those that more chips might lower.
+      error: of invalid settings, or "".
     """
 
     meets: bool
@@ -43,7 +43,7 @@ class Outcome:
     error: str = ""
 
     def is_like(self, other: Outcome) -> bool:
-        """Return whether two numbers of chips have the same result, except for chance."""
+        """Return whether two numbers of chips have equal results, but for chance."""
         if self.error or other.error:
             return self.error == other.error
         pairs = zip(
@@ -54,7 +54,7 @@ class Outcome:
 
 @dataclass(slots=True)
 class Standing:
-    """Standing of an arm within a part: most chips that fail, fewest that serve."""
+    """Standing of an arm in a part: most failing chips, fewest serving ones."""
 
     part: int
     start: int
@@ -66,7 +66,7 @@ class Standing:
 
     @property
     def is_settled(self) -> bool:
-        """True if no number of chips is left to try."""
+        """True if no number of chips is untried."""
         return bool(self.out) or self.serves == self.fails + 1
 
 
@@ -92,7 +92,7 @@ def race(
     may_miss: float = 0.0,
     standings: dict[int, Standing] | None = None,
 ) -> dict[int, Standing]:
-    """Return the standing of each arm in the last part that it reached."""
+    """Return each arm's standing in its last part."""
     standings = {} if standings is None else standings
     always = {arm for group in named for arm in group}
 
@@ -193,7 +193,7 @@ def _settle(
 
 def _first_failures(
     standings: dict[int, Standing],
-    asked: Sequence[tuple[int, int]],
+    fleets: Sequence[tuple[int, int]],
     serve: Callable[[Sequence[Trial]], Sequence[Outcome]],
     seeds: Sequence[int],
 ) -> dict[tuple[int, int], Outcome]:
@@ -201,7 +201,7 @@ def _first_failures(
     for some in (seeds[:1], seeds[1:2], seeds[2:]):
         trials = [
             Trial(arm, chips, standings[arm].part, seed)
-            for arm, chips in asked if (arm, chips) not in fails for seed in some
+            for arm, chips in fleets if (arm, chips) not in fails for seed in some
         ]  # fmt: skip
         for trial, outcome in zip(trials, serve(trials) if trials else (), strict=True):
             if not outcome.meets:
@@ -214,7 +214,6 @@ def _best(standings: dict[int, Standing], arms: Sequence[Arm]) -> float:
 
 
 def _next(standing: Standing, limit: int) -> int | None:
-    """Return the number of chips to try next, or None."""
     low = standing.fails + 1
     if standing.serves < math.inf:
         if not standing.fails and standing.serves == standing.start > 1:

@@ -23,18 +23,18 @@ LOADS: Final = (1.1, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
 
 
 def serving(
-    runs: Runs, standings: Mapping[int, Standing], part: int, given: Sequence[str]
+    runs: Runs, standings: Mapping[int, Standing], part: int, overrides: Sequence[str]
 ) -> list[dict[str, Any]]:
     """Return the fleets that serve a part, cheapest first."""
     return in_order(
-        _fleet(runs, Trial(arm, int(one.serves), part, 0), given)
+        _fleet(runs, Trial(arm, int(one.serves), part, 0), overrides)
         for arm, one in standings.items()
         if one.part == part and one.serves < float("inf")
     )
 
 
 def in_order(fleets: Collection[dict[str, Any]] | Any) -> list[dict[str, Any]]:
-    """Return fleets by price, then longer steps, load left and TTFT."""
+    """Return fleets by price, longer steps, load left and TTFT."""
     return sorted(
         fleets,
         key=lambda one: (
@@ -59,12 +59,12 @@ def told(fleets: Sequence[dict[str, Any]], named: Collection[str]) -> list[dict[
     return chosen
 
 
-def _fleet(runs: Runs, at: Trial, given: Sequence[str]) -> dict[str, Any]:
-    kind, chips = runs.arms[at.arm], at.chips
+def _fleet(runs: Runs, key: Trial, overrides: Sequence[str]) -> dict[str, Any]:
+    kind, chips = runs.arms[key.arm], key.chips
     mine = {
         trial.seed: point.summary
         for trial, point in runs.found.items()
-        if replace(trial, seed=0) == at
+        if replace(trial, seed=0) == key
     }
     every = list(mine.values())
     met = interval_of([one["verdict"]["met"] for one in every])
@@ -72,11 +72,11 @@ def _fleet(runs: Runs, at: Trial, given: Sequence[str]) -> dict[str, Any]:
     million_hours = 1e6 / fmean(one["output_tokens_per_s"] for one in every) / 3600.0
     power = None if kind.power_w is None else chips * kind.power_w * million_hours / 1e3
     fixed = [
-        g for g in given
+        g for g in overrides
         if not g.startswith(("out=", "folder=")) and g.partition("=")[0] not in kind.params
     ]  # fmt: skip
     return {
-        "arm": at.arm,
+        "arm": key.arm,
         "fleet": kind.with_chips(chips),
         "spoken": kind.spoken(chips),
         "chip": kind.chip,
@@ -84,7 +84,7 @@ def _fleet(runs: Runs, at: Trial, given: Sequence[str]) -> dict[str, Any]:
         "system": " ".join(filter(None, (kind.system, kind.rest))),
         "params": dict(kind.params),
         "chips": chips,
-        "requests": at.part,
+        "requests": key.part,
         "usd_per_hour": usd,
         "usd_per_million_tokens": usd * million_hours,
         "kwh_per_million_tokens_at_most": power,
@@ -106,7 +106,7 @@ def _quoted(word: str) -> str:
 def add_margins(
     runs: Runs, fleets: Sequence[dict[str, Any]], base: RunSetup, error: float | None
 ) -> None:
-    """Add each fleet's load at which it breaks, and the result with longer steps."""
+    """Add each fleet's breaking load, and the result with longer steps."""
     settings: list[dict[str, Any]] = []
     slower: list[tuple[dict[str, Any], dict[str, Any]]] = []
     for one in fleets:

@@ -13,7 +13,7 @@ __all__ = ["check_reachable"]
 
 
 def check_reachable(setup: RunSetup) -> None:
-    """Raise if too many requests are longer than their model's context for `slo.attainment`."""
+    """Raise if too many requests exceed their model's context."""
     deployments = setup.serving.deployments
     longest = np.array([one.spec.max_position for one in deployments])
     goal = float(setup.settings["slo"]["attainment"])

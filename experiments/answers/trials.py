@@ -15,7 +15,7 @@ __all__ = ["Runs", "outcome_of"]
 
 
 class Runs:
-    """Runs of a race: computes trials and keeps their results."""
+    """Runs of a race, with kept results."""
 
     def __init__(
         self, space: FleetSpace, arms: Sequence[Arm], more: Mapping[str, Any], requests: int,
@@ -31,24 +31,24 @@ class Runs:
         self.found: dict[Trial, Point] = {}
 
     def settings(self, trial: Trial) -> dict[str, Any]:
-        """Return the settings of a trial."""
+        """Return a trial's settings."""
         more = {**self.more, "superchips": trial.chips, "seed": trial.seed}
         if trial.part < self.requests:
             more["workload.max_requests"] = trial.part
         return self.space.settings(self.arms[trial.arm].params, more)
 
-    def serve(self, asked: Sequence[Trial]) -> list[Outcome]:
-        """Return the outcomes of trials, each run once; a system without chance has one seed."""
+    def serve(self, trials: Sequence[Trial]) -> list[Outcome]:
+        """Return trials' outcomes, each run once; without chance, with one seed."""
         first = self.all_seeds[0]
-        later = {self._chance(t): t for t in asked if t.seed != first}
-        self._run_new([t for t in asked if t.seed == first])
+        later = {self._chance(t): t for t in trials if t.seed != first}
+        self._run_new([t for t in trials if t.seed == first])
         self._run_new(list(later.values()))
-        asked = [self._without_chance(trial) for trial in asked]
-        self._run_new(asked)
-        return [outcome_of(self.found[trial]) for trial in asked]
+        trials = [self._without_chance(trial) for trial in trials]
+        self._run_new(trials)
+        return [outcome_of(self.found[trial]) for trial in trials]
 
-    def _run_new(self, asked: Sequence[Trial]) -> None:
-        new = [t for t in map(self._without_chance, asked) if t not in self.found]
+    def _run_new(self, trials: Sequence[Trial]) -> None:
+        new = [t for t in map(self._without_chance, trials) if t not in self.found]
         for some in (new[:1], new[1:]) if self.alone_first else (new,):
             points = self.run([self.settings(t) for t in some])
             self.found.update(zip(some, points, strict=True))
@@ -86,7 +86,7 @@ class Runs:
 
 
 def outcome_of(point: Point) -> Outcome:
-    """Return the outcome of a run: targets met or missed, and its error."""
+    """Return a run's outcome: targets met or missed, and its error."""
     summary, verdict = point.summary, point.summary.get("verdict") or {}
     missed = round((1.0 - verdict.get("met", 0.0)) * summary.get("requests", 0))
     latencies = [(summary.get(key) or {}).get(p) for key in ("ttft_s", "tpot_s")

@@ -19,7 +19,7 @@ EVERY_S = 10.0  # between two lines of a log
 
 
 class Watch:
-    """View of ended runs on standard error, a context manager."""
+    """View of ended runs on standard error; a context manager."""
 
     def __init__(self, rest: Callable[[int], float], best: Callable[[], str]) -> None:
         self.done = self.asked = 0
@@ -41,7 +41,7 @@ class Watch:
             self._live.stop()
 
     def ask(self, count: int) -> None:
-        """Count runs that are asked for."""
+        """Count runs asked for."""
         self.asked += count
 
     def run(self) -> None:

@@ -19,7 +19,7 @@ MISSES_PATH = Path(__file__).with_name("misses.yaml")
 
 @cache
 def members_of_orders() -> dict[str, tuple[str, ...]]:
-    """Return the claims whose numbers each order compares, by the order's id."""
+    """Return the claims that orders compare, by the order's id."""
     entries = _read(ORDERS_PATH)
     for name, members in entries.items():
         is_valid = isinstance(members, list) and set(members) <= set(load_claims())
@@ -30,7 +30,7 @@ def members_of_orders() -> dict[str, tuple[str, ...]]:
 
 @cache
 def reasons_of_misses() -> dict[str, str]:
-    """Return the reasons why our results miss claims, by the claim's id."""
+    """Return reasons of misses by claim id."""
     entries = _read(MISSES_PATH)
     for name, why in entries.items():
         if not isinstance(why, str) or not why.strip():

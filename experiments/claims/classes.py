@@ -39,7 +39,7 @@ ClassName = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Class:
-    """A claim's class, with claims that it repeats or the setting that it calibrates."""
+    """A claim's class, with repeated claims or the calibrated setting."""
 
     name: ClassName
     of: tuple[str, ...] = ()
@@ -58,7 +58,7 @@ class Reclassified:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """A setting that a paper leaves open: our default, and other alternatives."""
+    """A setting that a paper leaves open: default and alternatives."""
 
     name: str
     asks: str
@@ -115,7 +115,7 @@ def reclassified() -> tuple[Reclassified, ...]:
 
 @cache
 def relabelled() -> frozenset[str]:
-    """Return the claims of older figures whose class was set after their results."""
+    """Return older figures' claims with classes set after results."""
     older = _mapping(CLASSES_PATH).get("older") or {}
     return frozenset(name for system in older for name, _ in _classes_of(system, older[system]))
 
@@ -148,7 +148,7 @@ def readings(system: str) -> Mapping[str, Reading]:
 
 
 def readings_of(claim_id: str) -> tuple[Reading, ...] | None:
-    """Return the readings on which a claim depends, or None."""
+    """Return a claim's readings, or None."""
     system = claim_id.split(".", 1)[0]
     if system not in _systems():
         return None
@@ -160,7 +160,7 @@ def readings_of(claim_id: str) -> tuple[Reading, ...] | None:
 
 @cache
 def computed_in_full() -> frozenset[str]:
-    """Return the systems whose figures compute every alternative, also of misses."""
+    """Return the systems whose figures compute every alternative."""
     return frozenset(_mapping(READINGS_PATH)["public"])
 
 

@@ -24,14 +24,14 @@ class Result:
     """Our answer to a claim.
 
     Attributes:
-      ours: a number, [low, high] (or one inside), a mapping, or values of a predicate; before
+      ours: a number, [low, high] (or inside), a mapping, or a predicate's values; before
         `under_readings` a function.
       sample: "in-sample" (an input of a fit), "identity" (arithmetic of public inputs) or
         "out-of-sample".
       link_variant: "": independent of it.
-      by_seed: values of each seed, like `ours`.
-      by_model: values of each model, if the paper names none and `ours` is their mean.
-      by_reading: values under each alternative of open settings.
+      by_seed: of each seed, like `ours`.
+      by_model: of each model, if the paper names none and `ours` is the mean.
+      by_reading: under alternatives of open settings.
     """
 
     claim_id: str
@@ -51,7 +51,7 @@ class Result:
 def answer(
     claim_id: str, ours: Any, note: str = "", sample: Sample = "out-of-sample", **more: Any
 ) -> Result:
-    """Return a result in the claim's unit; `more` are fields of `Result`."""
+    """Return a result in the claim's unit; `more`: fields of `Result`."""
     unit = claim(claim_id).unit
     return Result(claim_id=claim_id, ours=ours, unit=unit, sample=sample, note=note, **more)
 
@@ -62,11 +62,11 @@ class Comparison:
 
     Attributes:
       ratio: ours over published, the worst of several.
-      within_20: whether all numbers are within 20%, see `compare`; None without numbers.
+      within_20: whether all numbers are, see `compare`; None without numbers.
       agrees: within 20%, on the bound's right side, or a predicate holds; not `in_band`, not
         `apart`.
-      in_band: whether a trend holds for `ours` but not with every seed.
-      apart: models that do not agree alone although their mean does.
+      in_band: whether a trend holds for `ours`, but not with every seed.
+      apart: models that disagree unlike their mean.
     """
 
     ratio: float | None

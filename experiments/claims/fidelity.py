@@ -58,7 +58,7 @@ STATUSES: tuple[Status, ...] = (*ANSWERED, "explained", "not-yet", "not-applicab
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One claim, our first result for it if any, and their comparison."""
+    """A claim, our first result, if any, and their comparison."""
 
     claim: Claim
     status: Status
@@ -69,21 +69,21 @@ class Row:
 
     @property
     def standing(self) -> Standing | None:
-        """Robustness of an agreeing prediction under other readings; None for other rows."""
+        """Robustness of an agreeing prediction under other readings, if any."""
         if self.result is None or self.status != "out-of-sample" or not self.agrees:
             return None
         return standing(self.result)
 
     @property
     def public(self) -> Interval | None:
-        """Interval of a prediction over public engines and schedulers; None for other rows."""
+        """Interval of a prediction over public engines, if any."""
         if self.status != "out-of-sample" or not self.comparison or self.comparison.ratio is None:
             return None
         return public_interval(self.claim, self.result)
 
     @property
     def agrees(self) -> bool | None:
-        """True if our result, or all members of an order, agree; None without a result."""
+        """True if our result, or an order's members, agree; None without a result."""
         if self.comparison is None:
             return None
         return self.comparison.agrees and not self.missing_members
@@ -95,7 +95,7 @@ class Row:
 
     @property
     def note(self) -> str:
-        """Note of the result or reason, and why an agreement is not counted."""
+        """Note of result or reason, and against an uncounted agreement."""
         parts = [self.result.note if self.result else self.why]
         if self.comparison is not None and self.comparison.in_band:
             parts.append("Not counted: it does not hold with every seed.")
@@ -184,7 +184,7 @@ def fidelity_rows(
 
 
 def totals(rows: Sequence[Row]) -> dict[str, Any]:
-    """Return counts by status, agreements, null models and misses as plain data."""
+    """Return counts by status, agreements, null models and misses."""
     counted = Counter(row.status for row in rows)
     out: dict[str, Any] = {"claims": len(rows), **{s: counted[s] for s in STATUSES}}
     for status, key in ANSWERED.items():
@@ -354,14 +354,14 @@ def brief(value: Any) -> str:
 
 
 def _amount(value: Any, item: Claim) -> str:
-    """Return a value with the claim's unit; texts and values of several units have none."""
+    """Return a value with the claim's unit, if it has one."""
     signs = {"percent": " %", "x": "×", **dict.fromkeys(("mixed", "relation", "rule", "bool"), "")}
     text = brief(value)
     return text + signs.get(item.unit, f" {item.unit}") if text[-1:] in "0123456789]" else text
 
 
 def printed(item: Claim) -> str:
-    """Return a claim's value as a short text, with its qualifier and unit."""
+    """Return a claim's value as text, with qualifier and unit."""
     return f"{item.qualifier.replace('_', ' ')} {_amount(item.value, item)}".strip()
 
 
@@ -376,7 +376,7 @@ def public(row: Row) -> str:
 
 
 def ours(row: Row) -> str:
-    """Return our value as text, with unit and range over seeds."""
+    """Return our value as text, with unit and seeds' range."""
     if row.result is None:
         return ""
     text = _amount(row.result.ours, row.claim)

@@ -18,11 +18,11 @@ ROUNDING = 1e-9  # relative; the same numbers summed in another order
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Improvement:
-    """One quantity under our rule and under the rule that it would replace, on equal requests.
+    """A quantity under our rule and the replaced one, on equal requests.
 
     Attributes:
       better: "less" or "more".
-      ours_by_seed, base_by_seed: one per seed, in the same order.
+      ours_by_seed, base_by_seed: one per seed, in order.
     """
 
     what: str
@@ -49,7 +49,7 @@ class Improvement:
 
     @property
     def verdict(self) -> str:
-        """Verdict "better" or "worse" if all seeds agree, else "no difference"."""
+        """Verdict "better" or "worse" if seeds agree, else "no difference"."""
         gains = self.gains
         noise = ROUNDING * max(map(abs, self.base_by_seed))
         if min(gains) <= noise and max(gains) >= -noise:
@@ -58,7 +58,7 @@ class Improvement:
         return word if len(gains) > 1 else f"{word}, one seed"
 
     def cells(self) -> tuple[str, ...]:
-        """Return a table's row: what, ours, base, values, gain, verdict."""
+        """Return a table's row: quantity, ours, base, values, gain, verdict."""
         values = (self.ours_by_seed, self.base_by_seed, self.gains)
         return (
             self.what,
@@ -77,7 +77,7 @@ def improvements_of(
     where: Callable[[Mapping[str, Any]], str],
     by: str = "system",
 ) -> tuple[Improvement, ...]:
-    """Return the improvements of rules over others, one per quantity, pair and workload."""
+    """Return rules' improvements by quantity, pair and workload."""
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
         groups.setdefault(where(row), []).append(row)

@@ -1,4 +1,4 @@
-"""Claims as frozen dataclasses, read from `claims.yaml` beside this file."""
+"""Claims as frozen dataclasses, from `claims.yaml`."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ QUALIFIERS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """One printed statement of a paper, as in `claims.yaml`.
+    """A paper's statement, as in `claims.yaml`.
 
     `value` is a number, [low, high], a mapping, or a predicate such as "increasing in N".
     """
@@ -92,7 +92,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """Reason why no figure answers a claim, and tests, `file::name`."""
+    """Reason without figure for a claim, and tests, `file::name`."""
 
     why: str
     tests: tuple[str, ...] = ()
@@ -113,7 +113,7 @@ def explanations() -> dict[str, Explanation]:
 
 
 def read_claims(path: Path) -> dict[str, Claim]:
-    """Return the claims of a file by id, in the file's order."""
+    """Return a file's claims by id, in order."""
     try:
         entries = yaml.load(path.read_bytes(), Loader=_loader())  # noqa: S506 (a safe loader)
     except (OSError, yaml.YAMLError) as error:

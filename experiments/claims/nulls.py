@@ -18,7 +18,7 @@ _FEWEST: Final = 4  # numbers for a rank correlation
 
 
 class Answered(Protocol):
-    """A claim, our result and their comparison; None without a result."""
+    """A claim, our result and comparison, or None."""
 
     @property
     def claim(self) -> Claim: ...
@@ -31,7 +31,7 @@ class Answered(Protocol):
 
 
 def beside(rows: Sequence[Answered]) -> dict[str, Any]:
-    """Return agreements of our results and of null models, and our errors."""
+    """Return agreements of ours and null models, and our errors."""
     answers = [
         row for row in rows if row.comparison is not None and row.comparison.ratio is not None
     ]
@@ -102,7 +102,7 @@ def _numbers(value: Any) -> Iterator[float]:
 
 
 def pairs_of(row: Answered) -> Iterator[tuple[float, float]]:
-    """Yield pairs of a printed number and ours; ranges are left out."""
+    """Yield pairs of printed and our numbers, without ranges."""
     assert row.result is not None
     printed, ours = row.claim.value, row.result.ours
     parts = printed.items() if isinstance(printed, Mapping) else [(None, printed)]

@@ -17,7 +17,7 @@ __all__ = ["Interval", "intervals_beside", "public_interval"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """Lowest and highest of our values over all readings, for each printed number."""
+    """Lowest and highest of our values over readings, for each number."""
 
     printed: tuple[float, ...]
     low: tuple[float, ...]
@@ -35,7 +35,7 @@ class Interval:
         return max(high / low if low > 0 else math.inf for low, high in pairs)
 
     def holds(self, values: Sequence[float]) -> bool:
-        """Return True if values lie in the interval, end by end."""
+        """Return whether values lie in the interval, end by end."""
         ends = zip(self.low, values, self.high, strict=True)
         return all(low <= value <= high for low, value, high in ends)
 
@@ -56,7 +56,7 @@ def public_interval(claim: Claim, result: Result | None) -> Interval | None:
 
 
 def intervals_beside(rows: Sequence[Answered]) -> dict[str, Any]:
-    """Return how many numbers lie in our intervals, and how many by chance."""
+    """Return how many numbers are in our intervals, and by chance."""
     numbers = [r for r in rows if r.comparison is not None and r.comparison.ratio is not None]
     intervals: dict[str, tuple[str, Interval]] = {}
     for row in numbers:
@@ -80,7 +80,6 @@ def intervals_beside(rows: Sequence[Answered]) -> dict[str, Any]:
 
 
 def _ends(value: Any) -> tuple[float, ...] | None:
-    """Return a number or a range as floats; None for other values."""
     values = value if isinstance(value, list | tuple) else [value]
     if not all(isinstance(v, int | float) and not isinstance(v, bool) for v in values):
         return None

@@ -44,7 +44,7 @@ def under_readings(
 def under_all(
     answers: Answers, names: Sequence[str], system: str, *, together: int | None = None
 ) -> tuple[Result, ...]:
-    """Return results with our values under combinations of some readings."""
+    """Return results with our values under combined readings."""
     choices = [readings(system)[name] for name in names]
     defaults = tuple(map(_valued, answers(**{r.name: r.default for r in choices})))
     by_claim: dict[str, dict[str, Any]] = {result.claim_id: {} for result in defaults}
@@ -70,7 +70,7 @@ def _valued(result: Result) -> Result:
 
 
 def standing(result: Result) -> Standing:
-    """Return `robust`, `fragile` or `untried`: an agreeing result under its claim's readings."""
+    """Return `robust`, `fragile` or `untried` of an agreeing result under readings."""
     answers = _answers(result)
     if not all(answers.values()):
         return "fragile"
@@ -95,12 +95,12 @@ def readings_table(results: Sequence[Result]) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=pa.schema([*columns, ("agrees", pa.bool_())]))
 
 
-def _is_asked(result: Result, told: Mapping[str, Any], *, everything: bool) -> bool:
+def _is_asked(result: Result, readings: Mapping[str, Any], *, everything: bool) -> bool:
     if everything:
         return True
     entry = class_of(result.claim_id)
     is_predicted = entry is None or entry.name == "predicted"
-    so_far = replace(result, by_reading=told)
+    so_far = replace(result, by_reading=readings)
     return (
         is_predicted
         and result.sample == "out-of-sample"

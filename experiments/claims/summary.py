@@ -35,7 +35,7 @@ _ABSTRACT_HEAD = ("| the abstract | printed | ours | |", "| --- | --- | --- | --
 
 
 def print_summary(rows: Sequence[Row], console: Console) -> None:
-    """Print how many claims agree, by paper and in all."""
+    """Print agreeing claims, by paper and in all."""
     from rich.table import Table
 
     answered = [row for row in rows if row.comparison is not None]

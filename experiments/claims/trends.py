@@ -62,11 +62,11 @@ def _monotone(values: list[float], direction: str) -> bool:
     return never_back and (not strict or signed[-1] > signed[0] + _FLAT * scale)
 
 
-def _faster(mine: list[float], other: list[float], found: re.Match[str]) -> bool:
+def _faster(mine: list[float], other: list[float], match: re.Match[str]) -> bool:
     change, reference = mine[-1] / mine[0] - 1, other[-1] / other[0] - 1
-    right_way = change > 0 if found[1] == "increasing" else change < 0
+    right_way = change > 0 if match[1] == "increasing" else change < 0
     faster = abs(change) > abs(reference)
-    return right_way and faster == (found[2] == "faster")
+    return right_way and faster == (match[2] == "faster")
 
 
 def _compare(first: float, sign: str, second: float) -> bool:

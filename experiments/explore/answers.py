@@ -23,7 +23,7 @@ from c2c.config import (
 )
 from c2c.errors import SettingError
 from c2c.metrics import Line, latency_charts, latency_table
-from experiments.answers.composing import Composer
+from experiments.answers.combinations import Composer
 from experiments.command import in_one_line
 from experiments.explore.timeline import model_colours, time_charts
 from experiments.figures.style import system_colours
@@ -53,7 +53,7 @@ class Asked(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Answers:
-    """Answers for at most `most` requests; it remembers the last settings and runs."""
+    """Answers for at most `most` requests, with last runs remembered."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -62,10 +62,10 @@ class Answers:
         self._composed = lru_cache(64)(self._checked)
         self._simulated = lru_cache(16)(self._run)
 
-    def answer(self, asked: Asked) -> dict[str, Any]:
-        """Return the pictures as HTML, their command line, and the seconds taken."""
+    def answer(self, query: Asked) -> dict[str, Any]:
+        """Return pictures as HTML, their command line, and the seconds."""
         began_s = time.perf_counter()
-        systems, words, numbers = _settings(asked)
+        systems, words, numbers = _settings(query)
         colours, models = system_colours(systems), dict[str, str]()
         lines, columns = [], []
         for system in systems:
@@ -86,7 +86,7 @@ class Answers:
         charts = f'<div class="pair">{latency_charts(lines)}</div>' if lines else ""
         return {
             "html": f'{charts}<div class="pair">{"".join(columns)}</div>',
-            "command": _command(self._own, asked, systems, words, numbers),
+            "command": _command(self._own, query, systems, words, numbers),
             "seconds": time.perf_counter() - began_s,
         }
 
@@ -104,25 +104,25 @@ class Answers:
         return simulate(build(settings), compiled=True)
 
 
-def _settings(asked: Asked) -> tuple[list[str], _Words, _Numbers]:
-    systems = list(dict.fromkeys(asked.systems))
+def _settings(query: Asked) -> tuple[list[str], _Words, _Numbers]:
+    systems = list(dict.fromkeys(query.systems))
     if not 1 <= len(systems) <= _SYSTEMS:
         raise SettingError("systems", systems, "one system or two")
     try:
-        more = shlex.split(asked.more)
+        more = shlex.split(query.more)
     except ValueError as error:
-        raise SettingError("settings", asked.more, "paired quotes") from error
-    shown = {"system", *asked.choices, *asked.numbers, "workload.path"}
+        raise SettingError("settings", query.more, "paired quotes") from error
+    shown = {"system", *query.choices, *query.numbers, "workload.path"}
     for one in more:
         name, sign, value = one.partition("=")
         if not sign or name.startswith("-"):
             raise SettingError("settings", one, "name=value, with spaces between several")
         if name in shown:
             raise SettingError(name, value, "a value by its control on this page")
-    words = [f"{group}={name}" for group, name in asked.choices.items()]
-    if asked.path:
-        words.append(_path(asked.path))
-    return systems, (*words, *more), tuple(asked.numbers.items())
+    words = [f"{group}={name}" for group, name in query.choices.items()]
+    if query.path:
+        words.append(_path(query.path))
+    return systems, (*words, *more), tuple(query.numbers.items())
 
 
 def _path(path: str) -> str:
@@ -130,9 +130,9 @@ def _path(path: str) -> str:
 
 
 def _command(
-    own: Sequence[str], asked: Asked, systems: Sequence[str], words: _Words, numbers: _Numbers
+    own: Sequence[str], query: Asked, systems: Sequence[str], words: _Words, numbers: _Numbers
 ) -> str:
-    path = asked.path
+    path = query.path
     shown = [_path(Path(path).name) if path and word == _path(path) else word for word in words]
     values = [f"{name}={value}" for name, value in numbers]
     sweep = ["-m"] if len(systems) > 1 else []

@@ -33,7 +33,7 @@ _HERE: Final = ["127.0.0.1", "localhost"]
 
 
 def make_app(most: int) -> Starlette:
-    """Return the application, for at most this many requests a run."""
+    """Return the application, for at most so many requests."""
     page = resources.files(__package__).joinpath("page.html").read_text("utf-8")
     answers, folder = Answers(most), TemporaryDirectory(prefix="c2c-explore-")
     one_at_a_time = asyncio.Lock()

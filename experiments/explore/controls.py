@@ -14,7 +14,7 @@ __all__ = ["controls"]
 
 @dataclass(frozen=True, slots=True)
 class Slider:
-    """A setting's slider, logarithmic; `empty` is the text without a value."""
+    """A setting's slider, logarithmic; `empty`: text without a value."""
 
     setting: str
     label: str
@@ -42,7 +42,7 @@ _OTHERS: Final = (
 
 
 def controls(most: int) -> dict[str, Any]:
-    """Return the page's controls, for at most this many requests."""
+    """Return the page's controls, for at most so many requests."""
     counts = {
         name: Slider(f"workload.{'max_' * (name == 'file')}requests", "requests", min(50, most),
                      most, min(1000, most), is_whole=True)

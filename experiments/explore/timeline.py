@@ -24,14 +24,14 @@ _STARTING, _OTHERS = "a model's start", "other models"
 
 
 def model_colours(result: SimulationResult) -> dict[str, str]:
-    """Return the colours of the models with the most requests."""
+    """Return colours of the models with most requests."""
     models = result.summary["models"]
     popular = sorted(models, key=lambda name: -models[name]["requests"])
     return dict(zip(popular, COLOURS, strict=False))
 
 
 def time_charts(result: SimulationResult, colours: Mapping[str, str], colour: str) -> str:
-    """Return SVG pictures: the link's use, and models by slice, with a legend."""
+    """Return SVG pictures: link use, and models by slice, with legend."""
     phases, run, prepared = result.phases, result.summary["run"], result.setup.prepared
     end_s = float(run["end_s"])
     if phases.num_rows == result.setup.timeline_rows:  # later phases were not kept
@@ -50,10 +50,10 @@ def time_charts(result: SimulationResult, colours: Mapping[str, str], colour: st
     capacity_gbps = float(sum(prepared.link_gbps))
     percent = 100.0 * link_gb / (end_s / BINS) / capacity_gbps
     palette = {**colours, _OTHERS: "#BBBBBB", _STARTING: INK}
-    of = f"{capacity_gbps:,.0f} GB/s" + (f" of {run['chips']} chips" if run["chips"] > 1 else "")
+    whole = f"{capacity_gbps:,.0f} GB/s" + (f" of {run['chips']} chips" if run["chips"] > 1 else "")
     link = chart(
         f"Link: {100 * run['utilisation']['link_mean']:.0f} % in use on average", x,
-        Axis(f"% of {of}", 0.0, 100.0, ticks={v: f"{v:g}" for v in (0.0, 50.0, 100.0)}),
+        Axis(f"% of {whole}", 0.0, 100.0, ticks={v: f"{v:g}" for v in (0.0, 50.0, 100.0)}),
         _filled(x, edges, percent, colour), 120,
     )  # fmt: skip
     order = [name for name in palette if name in shares]
@@ -69,7 +69,6 @@ def time_charts(result: SimulationResult, colours: Mapping[str, str], colour: st
 
 
 def _groups(result: SimulationResult) -> Iterator[tuple[int, str, Floats, Floats, Floats]]:
-    """Yield the phases of each slice by model: start, end, link's rate."""
     phases = result.phases
     codes, names = codes_of(phases, "model")
     kinds, kind_names = codes_of(phases, "kind")
@@ -87,7 +86,6 @@ def _groups(result: SimulationResult) -> Iterator[tuple[int, str, Floats, Floats
 
 
 def _amounts(edges: Floats, start_s: Floats, end_s: Floats, rate: Floats) -> Floats:
-    """Return rate times seconds of phases that do not overlap, by bin."""
     amounts = (end_s - start_s) * rate
     after = np.cumsum(amounts)
     times = np.maximum.accumulate(np.column_stack([start_s, end_s]).ravel())

@@ -1,4 +1,4 @@
-"""Price of compared fleets against the load that they have left."""
+"""Price of compared fleets against load left."""
 
 from __future__ import annotations
 

@@ -15,12 +15,12 @@ def draw_capacity(
     *,
     quantity: str,
     unit: str,
-    wanted: float,
-    found: tuple[float, float, float] | None,
+    goal: float,
+    best: tuple[float, float, float] | None,
     title: str,
     caption: str,
 ) -> Figure:
-    """Draw the runs of a search."""
+    """Draw a search's runs."""
     figure, (axes,) = canvas(6.4, 3.8)
     rows = [r for r in table.to_pylist() if r["attainment_both"] is not None]
     seeds = sorted({r["seed"] for r in rows})
@@ -34,9 +34,9 @@ def draw_capacity(
                 [x[i] for i in indexes], [y[i] for i in indexes], "o", markersize=4.5, color=colour,
                 markerfacecolor=fill, label=f"seed {seed}" if meets and len(seeds) <= 6 else None,
             )  # fmt: skip
-    axes.axhline(100 * wanted, color=VERMILION, linestyle="--", linewidth=1.2, label="wanted")
-    if found is not None:
-        value, low, high = found
+    axes.axhline(100 * goal, color=VERMILION, linestyle="--", linewidth=1.2, label="wanted")
+    if best is not None:
+        value, low, high = best
         axes.axvspan(low, high, color=BLUE, alpha=0.15, linewidth=0)
         axes.axvline(value, color=BLUE, linewidth=1.6, label="answer")
     values = [r[quantity] for r in rows]

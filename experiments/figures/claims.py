@@ -26,7 +26,7 @@ _STEP: Final = 0.11  # rows; height of a dot
 
 
 def draw_claims(rows: Sequence[Row]) -> Figure:
-    """Draw a dot for each out-of-sample number: our value over the printed one."""
+    """Draw a dot for each out-of-sample number: ours over printed."""
     shown = [
         (row.claim.system, row.comparison.ratio, bool(row.agrees))
         for row in rows

@@ -25,7 +25,7 @@ Floats = npt.NDArray[np.float64]
 
 
 def draw_run(requests: pa.Table, caption: str) -> dict[str, Figure]:
-    """Return the figures of a run by file name."""
+    """Return a run's figures by file name."""
     arrival = _numbers(requests, "arrival_s")
     first, last = _numbers(requests, "first_token_s"), _numbers(requests, "finished_s")
     ttft = ttft_s(arrival, first)

@@ -112,7 +112,7 @@ def system_colours(names: Sequence[str]) -> dict[str, tuple[str, str]]:
 
 @contextmanager
 def look(finding: str = "") -> Iterator[None]:
-    """Use the style inside the block, whatever the user's matplotlibrc."""
+    """Use the style in the block, without the user's matplotlibrc."""
     token = _finding.set(finding)
     try:
         with mpl.rc_context():
@@ -126,7 +126,7 @@ def look(finding: str = "") -> Iterator[None]:
 def canvas(
     width: float, height: float, columns: int = 1, rows: int = 1, **more: Any
 ) -> tuple[Figure, list[Axes]]:
-    """Return a figure without a window, and its axes in row order."""
+    """Return a windowless figure, and axes in row order."""
     figure = Figure(figsize=(width, height), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False, **more)
     return figure, list(axes.flat)
@@ -185,7 +185,7 @@ def label_ends(axes: Axes, ends: Sequence[tuple[float, float, str, str]]) -> Non
 
 
 def beside(rows: Sequence[Mapping[str, Any]], row: Mapping[str, Any], step: float) -> float:
-    """Return the x position of a system's bar around its model's tick."""
+    """Return the x position of a system's bar."""
     models = list(dict.fromkeys(r["model"] for r in rows))
     here = [r["system"] for r in rows if r["model"] == row["model"]]
     return models.index(row["model"]) + step * (here.index(row["system"]) - (len(here) - 1) / 2)
@@ -203,7 +203,7 @@ def draw_table(
     below: Sequence[Sequence[str]],
     widths: Sequence[float],
 ) -> None:
-    """Draw a table with a small second line a cell; `widths` are shares."""
+    """Draw a table with a small second line; `widths`: shares."""
     axes.axis("off")
     axes.set(xlim=(0, 1), ylim=(len(cells) + 1, 0))
     edges = [sum(widths[:i]) / sum(widths) for i in range(len(widths))]

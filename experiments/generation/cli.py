@@ -22,7 +22,7 @@ __all__ = ["run_command_line"]
 CONFIG = "generate"
 
 
-def run_command_line(given: Sequence[str]) -> int:
+def run_command_line(words: Sequence[str]) -> int:
     """Generate text by the given arguments; return the exit status."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Text shows a replacement character rather than an escape code.
@@ -40,7 +40,7 @@ def run_command_line(given: Sequence[str]) -> int:
     try:
         register()
         register_plugins()
-        arguments = protected(spelled(given))
+        arguments = protected(spelled(words))
         check_arguments(arguments, sweep="-m")
         if is_sweep(arguments):
             return _sweep(arguments)

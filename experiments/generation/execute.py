@@ -62,13 +62,13 @@ class Generated:
 
 @dataclass(slots=True)
 class Loaded:
-    """Model of the last run, shared by points that need it."""
+    """Model of the last run, for points that share it."""
 
     _key: tuple[Any, ...] | None = field(default=None)
     _model: Model | None = field(default=None)
 
     def model(self, settings: Settings, path: Path) -> Model:
-        """Return the model of these settings, loaded if it is another."""
+        """Return the settings' model, loaded if another."""
         dtype, linear = settings.dtype, _linear(settings.linear)
         key = (path, dtype, settings.linear.name, settings.quantize, settings.executables,
                settings.pool)  # fmt: skip
@@ -91,7 +91,7 @@ class Loaded:
 
 
 def generate(settings: Settings, loaded: Loaded, screen: Screen) -> Generated:
-    """Run one point into its folder, or return a complete one's results."""
+    """Run a point into its folder, or return complete results."""
     path = settings.checkpoint or default_checkpoint()
     config = _config(settings, path)
     # Prompts are encoded before the folder is made, so that errors leave none.

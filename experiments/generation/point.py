@@ -1,4 +1,4 @@
-"""One point: a single run, or a point of a sweep in its launcher's process."""
+"""A single run, or a point of a sweep in its launcher's process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from c2c.errors import DataError, SettingError
 from c2c.runs import FolderInUse, is_in_use, storage_error
 from experiments.generation.screen import Display, note
 from experiments.generation.settings import Settings, settings_of
-from experiments.stopping import told_to_stop
+from experiments.stop_signals import told_to_stop
 from experiments.sweeping import PointRecord, begin, fail, finish
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _loaded: list[Loaded] = []  # model of this process's last run, for the next one
 
 
 class PipeClosed(BaseException):
-    """Standard output was closed; no `Exception`, which Hydra would report itself."""
+    """Standard output was closed; no `Exception`, which Hydra would report."""
 
 
 def generate_point(cfg: DictConfig) -> None:

@@ -44,9 +44,9 @@ class Prompt:
 
     Attributes:
       system: None for the template's own.
-      chat: whether the chat template is applied; "auto": to sentences, if there is one.
-      stop: texts and token ids that end the answer.
-      stop_at_eos: whether the checkpoint's own end tokens end it.
+      chat: whether to apply the chat template; "auto": to sentences.
+      stop: end texts and token ids.
+      stop_at_eos: whether the checkpoint's end tokens end it.
     """
 
     text: str
@@ -93,27 +93,27 @@ class Prompt:
         return Sampling(**{f.name: getattr(self, f.name) for f in fields(Sampling)})
 
 
-def text_of(name: str, given: str) -> str:
-    """Return the text of a setting: `-` is standard input, `@file` a file, `@@` an @."""
-    if given != "-" and not given.startswith("@"):
-        return given
-    if given.startswith("@@"):
-        return given[1:]
+def text_of(name: str, value: str) -> str:
+    """Return a setting's text: `-`: standard input, `@file`: a file, `@@`: an @."""
+    if value != "-" and not value.startswith("@"):
+        return value
+    if value.startswith("@@"):
+        return value[1:]
     try:
-        data = sys.stdin.buffer.read() if given == "-" else Path(given[1:]).read_bytes()
+        data = sys.stdin.buffer.read() if value == "-" else Path(value[1:]).read_bytes()
         text = data.decode()
     except OSError as error:
-        hint = "" if given == "-" else f"For a text that begins with @, write {name}=@{given}"
+        hint = "" if value == "-" else f"For a text that begins with @, write {name}=@{value}"
         raise SettingError(
-            name, given, f"a file that can be read ({error.strerror})", hint
+            name, value, f"a file that can be read ({error.strerror})", hint
         ) from None
     except UnicodeDecodeError:
-        raise SettingError(name, given, "UTF-8") from None
+        raise SettingError(name, value, "UTF-8") from None
     return text.removesuffix("\n").removesuffix("\r")
 
 
 def prompts_of(settings: Mapping[str, Any]) -> tuple[Prompt, ...]:
-    """Return the prompts that settings name, each with all its settings."""
+    """Return the settings' prompts, with all their settings."""
     shared = {name: settings[name] for name in _KINDS if name not in ("prompt", "system")}
     shared["chat"], shared["stop"] = _chat(shared["chat"]), tuple(shared["stop"])
     shared["logit_bias"] = _bias(shared["logit_bias"])
@@ -180,11 +180,11 @@ def _of_json(line: str, common: Prompt, number: int) -> Prompt:  # noqa: ARG001 
     return replace(common, text=entry.pop("prompt"), **entry)
 
 
-def _bias(given: Mapping[Any, Any]) -> dict[int, float]:
+def _bias(values: Mapping[Any, Any]) -> dict[int, float]:
     try:
-        return {int(token): float(bias) for token, bias in given.items()}
+        return {int(token): float(bias) for token, bias in values.items()}
     except (TypeError, ValueError):
-        raise SettingError("logit_bias", given, "numbers by token id") from None
+        raise SettingError("logit_bias", values, "numbers by token id") from None
 
 
 def _chat(value: Any) -> Chat:

@@ -1,4 +1,4 @@
-"""Schema of `conf/generate.yaml`, by which Hydra refuses unknown keys and wrong types."""
+"""Schema of `conf/generate.yaml`, with which Hydra refuses unknown keys and types."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["GenerateConf", "register"]
 
 @dataclass
 class GenerateConf:
-    """Settings of `conf/generate.yaml`, which describes them in its help text."""
+    """Settings of `conf/generate.yaml`, which describes them in its help."""
 
     checkpoint: str | None = None
     prompt: str | None = None

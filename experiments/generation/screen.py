@@ -1,4 +1,4 @@
-"""Console output: text on standard output, everything else on standard error."""
+"""Console output: text on standard output, else standard error."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _HEAD = 72  # characters of a prompt in a heading
 
 
 class Display:
-    """Display of one run: a single text is streamed, several are printed at the end."""
+    """Display of a run: a single text is streamed, several are printed at the end."""
 
     def __init__(self, stopped: Callable[[], bool]) -> None:
         self._stopped = stopped
@@ -44,7 +44,7 @@ class Display:
         )
 
     def close(self) -> None:
-        """Remove the progress bar and print held texts, including unfinished ones."""
+        """Remove the progress bar; print held and unfinished texts."""
         self._drawn.close()
         if len(self._asked) > 1:
             for number, text in enumerate(self._texts):
@@ -53,22 +53,22 @@ class Display:
             self._write("\n")
         self._texts = []
 
-    def show(self, found: Generated, prompts: Sequence[str]) -> None:
-        """Print the texts of a run complete before, or a new one's statistics."""
-        if found.statistics is None:
-            for number, text in enumerate(found.texts):
+    def show(self, result: Generated, prompts: Sequence[str]) -> None:
+        """Print a complete run's texts, or a new one's statistics."""
+        if result.statistics is None:
+            for number, text in enumerate(result.texts):
                 head = _heading(number + 1, prompts[number]) if len(prompts) > 1 else ""
                 self._write(head + text + ("\n\n" if head else "\n"))
         else:
-            for line in _lines(found.statistics):
+            for line in _lines(result.statistics):
                 note(line)
-        state = "complete already, skipped" if found.statistics is None else "written"
-        note(f"run folder ({state}): {found.folder}")
+        state = "complete already, skipped" if result.statistics is None else "written"
+        note(f"run folder ({state}): {result.folder}")
 
-    def _started(self, asked: Sequence[Asked]) -> None:
-        self._asked, self._texts = asked, [""] * len(asked)
-        if len(asked) > 1:
-            total = float(sum(request.new for request in asked))
+    def _started(self, requests: Sequence[Asked]) -> None:
+        self._asked, self._texts = requests, [""] * len(requests)
+        if len(requests) > 1:
+            total = float(sum(request.new for request in requests))
             self._report = self._drawn.enter_context(progress_bar("tokens, at most", total))
         elif sys.stderr.isatty():
             console = Console(stderr=True)
@@ -99,19 +99,19 @@ def _heading(number: int, prompt: str) -> str:
     return f"[{number}] {line if len(line) <= _HEAD else line[: _HEAD - 3] + '...'}\n"
 
 
-def _lines(found: Any) -> list[str]:
-    first, new, speed = found["first_token_s"], found["new_tokens"], found["tokens_per_s"]
-    if found["prompts"] > 1:
-        lead = f"{found['prompts']} prompts, {found['chats']} answered in a chat"
-        then = f"{new} tokens in {found['wall_s']:.2f} s, {speed:.1f} tokens/s"
+def _lines(stats: Any) -> list[str]:
+    first, new, speed = stats["first_token_s"], stats["new_tokens"], stats["tokens_per_s"]
+    if stats["prompts"] > 1:
+        lead = f"{stats['prompts']} prompts, {stats['chats']} answered in a chat"
+        then = f"{new} tokens in {stats['wall_s']:.2f} s, {speed:.1f} tokens/s"
     else:
-        lead = "answered in a chat" if found["chats"] else "continued (chat=true answers)"
+        lead = "answered in a chat" if stats["chats"] else "continued (chat=true answers)"
         then = f"then {new - 1}" + ("" if speed is None else f" at {speed:.1f} tokens/s")
     return [
-        f"{lead}: {found['prompt_tokens']} prompt tokens, first token after {first:.2f} s, {then}",
-        f"weights: {found['host_bytes'] / 1e6:,.1f} MB in host memory, "
-        f"{found['device_bytes'] / 1e6:,.1f} MB in device memory, loaded in "
-        f"{found['load_s']:.2f} s",
-        f"executables: {found['executables_loaded']} loaded, "
-        f"{found['executables_compiled']} compiled",
+        f"{lead}: {stats['prompt_tokens']} prompt tokens, first token after {first:.2f} s, {then}",
+        f"weights: {stats['host_bytes'] / 1e6:,.1f} MB in host memory, "
+        f"{stats['device_bytes'] / 1e6:,.1f} MB in device memory, loaded in "
+        f"{stats['load_s']:.2f} s",
+        f"executables: {stats['executables_loaded']} loaded, "
+        f"{stats['executables_compiled']} compiled",
     ]

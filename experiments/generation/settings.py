@@ -19,7 +19,7 @@ __all__ = ["LinearSettings", "Settings", "settings_of"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinearSettings:
-    """Multiplication of projections; fields other than `name` are for "hybrid" alone."""
+    """Multiplication of projections; all but `name` for "hybrid"."""
 
     name: str
     alpha: Mapping[str, float]  # by kind of projection; others use the best alpha of each call
@@ -98,14 +98,14 @@ def settings_of(cfg: DictConfig, *, swept: bool = False) -> Settings:
     )
 
 
-def _linear(given: Mapping[str, Any]) -> LinearSettings:
-    alpha = {k: share for k, share in (given.get("alpha") or {}).items() if share is not None}
+def _linear(values: Mapping[str, Any]) -> LinearSettings:
+    alpha = {k: share for k, share in (values.get("alpha") or {}).items() if share is not None}
     check_value(alpha, Mapping[str, Share], "linear.alpha")
-    check_value(given.get("sm_limit"), Count | None, "linear.sm_limit")
-    check_value(given.get("cluster"), Annotated[int, OneOf(1, 2, 4, 8)] | None, "linear.cluster")
+    check_value(values.get("sm_limit"), Count | None, "linear.sm_limit")
+    check_value(values.get("cluster"), Annotated[int, OneOf(1, 2, 4, 8)] | None, "linear.cluster")
     return LinearSettings(
-        name=str(given["name"]),
+        name=str(values["name"]),
         alpha=alpha,
-        sm_limit=given.get("sm_limit"),
-        cluster=given.get("cluster"),
+        sm_limit=values.get("sm_limit"),
+        cluster=values.get("cluster"),
     )

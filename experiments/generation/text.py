@@ -21,9 +21,9 @@ class Asked:
     """Encoded prompt.
 
     Attributes:
-      new: most tokens to draw, within the model's context.
-      stops: tokens that end the text and are left out of it.
-      eos: those that are the checkpoint's own.
+      new: most tokens, within the context.
+      stops: end tokens, left out of the text.
+      eos: the checkpoint's own.
     """
 
     prompt: Prompt
@@ -68,7 +68,7 @@ def asked(model: Model, prompt: Prompt) -> Asked:
 
 
 def encoded(tokenizer: Tokenizer, prompt: Prompt) -> tuple[list[int], bool]:
-    """Return a prompt's tokens, and whether the chat template was applied."""
+    """Return a prompt's tokens, and whether the chat template applied."""
     chat = prompt.chat == "true" or (
         prompt.chat == "auto"
         and tokenizer.chat_template is not None
@@ -85,7 +85,7 @@ def encoded(tokenizer: Tokenizer, prompt: Prompt) -> tuple[list[int], bool]:
 
 
 def wanted_of(prompts: Sequence[Prompt], spec: ModelSpec, tokenizer: Tokenizer | None) -> Wanted:
-    """Return the shapes that a single prompt will run, to compile them ahead."""
+    """Return a single prompt's shapes, to compile ahead."""
     if len(prompts) != 1 or tokenizer is None or depends_on_length(spec):
         return Wanted(buckets=())
     (prompt,) = prompts
@@ -129,16 +129,16 @@ def _stop_tokens(prompt: Prompt, tokenizer: Tokenizer, vocab: int) -> frozenset[
 class Answer:
     """New tokens of one prompt, and their final text."""
 
-    def __init__(self, asked: Asked, tokenizer: Tokenizer) -> None:
-        self.asked = asked
+    def __init__(self, request: Asked, tokenizer: Tokenizer) -> None:
+        self.asked = request
         self.tokens: list[int] = []
         self.times_s: list[float] = []  # time of each token
         self.ended: str | None = None  # eos, stop_token, stop_text, length, context
         self._pieces: list[str] = []
         self._stream = tokenizer.stream(
-            skip_special_tokens=True, after=() if asked.chat else asked.ids
+            skip_special_tokens=True, after=() if request.chat else request.ids
         )
-        self._stop = StopText([s for s in asked.prompt.stop if isinstance(s, str)])
+        self._stop = StopText([s for s in request.prompt.stop if isinstance(s, str)])
 
     @property
     def text(self) -> str:
@@ -147,11 +147,11 @@ class Answer:
 
     @property
     def stop_text(self) -> str | None:
-        """Stop string that ended the text; None if none did."""
+        """Stop string that ended the text, or None."""
         return self._stop.found
 
     def push(self, token: int, at_s: float) -> str:
-        """Append a token; return the new text, and set `ended` at the last."""
+        """Append a token; return new text, and set `ended` at the last."""
         self.tokens.append(token)
         self.times_s.append(at_s)
         piece = ""
@@ -170,7 +170,7 @@ class Answer:
         return piece
 
     def finish(self) -> str:
-        """Return the text held back, if the answer breaks off before its end."""
+        """Return text held back at an early end."""
         if self.ended is not None:
             return ""
         self._pieces.append(self._rest())

@@ -26,23 +26,23 @@ class Chip:
     constants: Constants
 
     def at(self, kernel: str) -> Chip:
-        """Return the chip with the constants of a precision's kernels, see `conf/kernels`."""
+        """Return the chip with a precision's constants, see `conf/kernels`."""
         return replace(self, constants=kernel_of(self.constants, kernel, 2)[0])
 
     def trying(self, values: Mapping[str, float]) -> Chip:
-        """Return the chip with other values of some constants, which are not validated."""
+        """Return the chip with other, unchecked constants."""
         constants = {f.name: getattr(self.constants, f.name) for f in fields(self.constants)}
         unchecked: Any = SimpleNamespace(**{**constants, **values})
         return replace(self, constants=unchecked)
 
 
 def shipped() -> set[str]:
-    """Return the chips of the project, which have its rows and constants."""
+    """Return the project's chips, with rows and constants."""
     return {path.stem for path in (conf_dir() / "hardware").glob("*.yaml")}
 
 
 def whole(platform: str, constants: Constants | None = None) -> Chip:
-    """Return the undivided chip of a platform, by default its calibration."""
+    """Return a platform's undivided chip, by default its calibration."""
     hardware = load_platform(platform)
     return Chip(
         platform=platform,

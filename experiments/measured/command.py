@@ -6,7 +6,7 @@
     c2c bench measured fit=true       # fit the files in conf again
     c2c bench measured page=true      # and write the engines' errors to docs/evidence/measured.md
 
-Takes a minute. Predicts every row with the constants of its chip. Prints the errors by chip,
+Takes a minute. Predicts every row with its chip's constants. Prints the errors by chip,
 operation and size, in-sample and held-out rows apart. Writes JSON, Parquet and a figure with
 provenance to a folder in runs/bench.
 """
@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 from rich.console import Console
 
-from c2c.config.installed import search_settings
+from c2c.config.plug_ins import search_settings
 from c2c.errors import SettingError
 from c2c.runs import RunDir
 from experiments.benchmark import MeasurementSettings, benchmark
@@ -37,7 +37,7 @@ from experiments.measured.engines import runs_of
 from experiments.measured.errors import Error, error_of
 from experiments.measured.open_loop import OpenRun, open_runs, replay_open
 from experiments.measured.rows import OWN, Rows, read_folder
-from experiments.measured.standing import (
+from experiments.measured.standing_table import (
     errors_of_runs,
     group_errors,
     write_errors,
@@ -140,7 +140,7 @@ def _fit(tables: dict[str, Rows], out: Console) -> None:
 
 
 def _draw(folder: RunDir, rows: list[Comparison]) -> None:
-    from experiments.figures.measured import draw_measured
+    from experiments.figures.measurements import draw_measured
     from experiments.figures.style import look
 
     with look():
@@ -156,11 +156,11 @@ def _as_data(
     unseen: dict[tuple[str, str], Error | None],
     skipped: Skipped,
 ) -> dict[str, Any]:
-    def grouped(of: list[Comparison], *names: str) -> list[dict[str, Any]]:
+    def grouped(comparisons: list[Comparison], *names: str) -> list[dict[str, Any]]:
         return [
             dict(zip(names, key, strict=True))
             | {"in_sample": _plain(fitted), "held_out": _plain(holdout)}
-            for key, (fitted, holdout) in errors_by(of, *names).items()
+            for key, (fitted, holdout) in errors_by(comparisons, *names).items()
         ]
 
     return {
@@ -190,7 +190,7 @@ def _plain(error: Error | None) -> dict[str, Any] | None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the comparison that the command line asks for; return the exit status."""
+    """Run the comparison; return the exit status."""
     read: dict[str, Rows] = {}
 
     def check(settings: MeasuredSettings) -> None:

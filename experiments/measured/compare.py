@@ -24,11 +24,11 @@ __all__ = ["Comparison", "Skipped", "compare", "errors_by", "unseen_chips"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """A measurement and its prediction, in microseconds.
+    """A measurement and prediction, microseconds.
 
     Attributes:
-      in_sample: whether constants were fitted to this row.
-      is_bound: whether the project promises an error bound.
+      in_sample: whether constants were fitted to it.
+      is_bound: whether an error bound is promised.
     """
 
     chip: str
@@ -42,7 +42,7 @@ class Comparison:
 
 @dataclass(slots=True)
 class Skipped:
-    """Counts of rows that were not compared, by the unknown name."""
+    """Counts of uncompared rows by unknown name."""
 
     chips: Counter[str] = field(default_factory=Counter)
     models: Counter[str] = field(default_factory=Counter)
@@ -108,7 +108,7 @@ def _is_fitted(op: Op, chip: Chip) -> bool:
 def unseen_chips(
     tables: Mapping[str, Rows], ops: Collection[str] = FITTED_OPS, *, jointly: bool = False
 ) -> dict[tuple[str, str], Error | None]:
-    """Return the errors on each fitted chip as if unmeasured."""
+    """Return fitted chips' errors as if unmeasured."""
     generic, result = load_constants(GENERIC), {}
     groups = {g.op: g for g in GROUPS if g.op in ops}
     joint = {name: fit_jointly(g, tables) for name, g in groups.items()} if jointly else {}

@@ -24,7 +24,7 @@ _LOADS: Final = {8: "1 to 8", 32: "9 to 32", 128: "33 to 128"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineRun:
-    """One row: a run of an engine on known chips with a known model."""
+    """A row: an engine's run on known chips with a known model."""
 
     platform: str
     backend: str
@@ -47,7 +47,7 @@ class EngineRun:
 
     @property
     def load(self) -> str:
-        """Return the load's class; `queued`: the engine runs fewer at once."""
+        """Return the load's class; `queued`: some requests wait."""
         figures = self.measured
         if figures.ttft_s > QUEUED * self.osl * figures.tpot_s:
             return "queued"
@@ -83,7 +83,7 @@ def engine_of(run: EngineRun) -> Engine:
 
 
 def run_figures(run: EngineRun, engine: Engine | None = None) -> Figures | None:
-    """Return the simulated figures of a run, or None if it does not fit."""
+    """Return a run's simulated figures, or None."""
     group = Group(platform=run.platform, tp=run.tp, apart=run.ep > 1)
     load = Load(isl=run.isl, osl=run.osl, clients=run.concurrency)
     try:

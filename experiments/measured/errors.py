@@ -11,7 +11,7 @@ __all__ = ["Error", "error_of"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Error:
-    """Errors of `count` predictions: median, 90th percentile and mean of p/m - 1."""
+    """Errors of `count` predictions: median, 90th percentile, mean of p/m - 1."""
 
     count: int
     median: float
@@ -28,7 +28,7 @@ class Error:
 
 
 def error_of(predicted: np.ndarray, measured: np.ndarray) -> Error | None:
-    """Return the errors of predictions without NaN, or None if there are none."""
+    """Return errors of predictions without NaN, or None."""
     mask = np.isfinite(predicted)
     error = predicted[mask] / measured[mask] - 1.0
     if not len(error):

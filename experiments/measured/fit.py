@@ -1,4 +1,4 @@
-"""Fit of the chips' constants to half of their rows."""
+"""Fit of chips' constants to half their rows."""
 
 from __future__ import annotations
 
@@ -45,10 +45,9 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Constants that are fitted together.
+    """Constants fitted together.
 
-    `typical`: each constant's prior, value and deviation of the logarithm (of an efficiency:
-    logit).
+    `typical`: priors: value and deviation of the logarithm (of an efficiency: logit).
     """
 
     op: str
@@ -149,16 +148,16 @@ def _halves(op: Op, rows: Rows) -> tuple[Rows, Rows]:
 
 def fit_chip(
     platform: str, tables: Mapping[str, Rows], base: Constants | None = None,
-    wanted: Collection[str] | None = None,
+    names: Collection[str] | None = None,
 ) -> dict[str, tuple[float, str]]:  # fmt: skip
-    """Return the constants of a chip's own rows, with held-out errors."""
+    """Return a chip's constants by its rows, with held-out errors."""
     chip = whole(platform, base)
     result: dict[str, tuple[float, str]] = {}
     ours = {
         op.name: (op, rows) for op, system, rows in op_rows(tables) if chip_of(system) == platform
     }
     for group in GROUPS:
-        if group.op not in ours or not (wanted is None or {*group.typical} & {*wanted}):
+        if group.op not in ours or not (names is None or {*group.typical} & {*names}):
             continue
         op, rows = ours[group.op]
         fitted, holdout = _halves(op, rows)
@@ -195,7 +194,7 @@ def fit_kernels(platform: str, tables: Mapping[str, Rows]) -> dict[str, dict[str
 
 
 def store_kernels(tables: Mapping[str, Rows], chips: Sequence[str]) -> list[str]:
-    """Fit and store the files of `conf/kernels`; return the log."""
+    """Fit and store `conf/kernels`; return the log."""
     notes = []
     for platform in chips:
         sections = fit_kernels(platform, tables)
@@ -214,7 +213,7 @@ def store_kernels(tables: Mapping[str, Rows], chips: Sequence[str]) -> list[str]
 
 
 def from_others(platform: str | None, constants: Constants) -> Constants:
-    """Return constants of an unmeasured chip: medians over the fitted chips."""
+    """Return an unmeasured chip's constants: medians of fitted chips."""
     others = [load_constants(name) for name in FITTED if name != platform]
     names = [n for g in GROUPS for n in g.typical]
     values = {}
@@ -244,13 +243,13 @@ def fit_jointly(group: Group, tables: Mapping[str, Rows]) -> dict[str, dict[str,
 
 
 def store_fits(tables: Mapping[str, Rows]) -> list[str]:
-    """Fit and store the files of chips with rows, then of the others."""
+    """Fit and store chips with rows, then others."""
     lines = []
     systems = {chip_of(s) for _, s, _ in op_rows(tables)}
     for platform in sorted(s for s in systems if s):
         stored = load_constants(platform)
         marked = {n for n, s in stored.sources.items() if s.kind == "fitted" and s.rows}
-        fits = fit_chip(platform, tables, wanted=marked)
+        fits = fit_chip(platform, tables, names=marked)
         updates = {n: v for n, v in fits.items() if n in marked}
         lines += [
             f"{platform}.{n}: {getattr(stored, n):.6g} -> {v:.6g} (held out: {error})"
@@ -265,7 +264,7 @@ def store_fits(tables: Mapping[str, Rows]) -> list[str]:
 
 
 def fit_own(folder: Path, tables: Mapping[str, Rows]) -> list[str]:
-    """Fit a user's chips to their rows, and write calibrations; return the log."""
+    """Fit a user's chips, and write calibrations; return the log."""
     names = {path.stem for path in (folder / "hardware").glob("*.yaml")} - shipped()
     chips = sorted({str(system) for _, system, _ in op_rows(tables)})
     if not chips or not set(chips) <= names:
@@ -298,7 +297,7 @@ def fit_own(folder: Path, tables: Mapping[str, Rows]) -> list[str]:
 
 
 def fit_engines(rows: Rows) -> dict[str, tuple[dict[str, float], str]]:
-    """Fit each engine's seconds of a step, of a layer and before the first step."""
+    """Fit engines' seconds of a step, a layer and before the first step."""
     from scipy.optimize import minimize
 
     runs: dict[str, list[tuple[EngineRun, Figures, Engine]]] = {}
@@ -313,7 +312,7 @@ def fit_engines(rows: Rows) -> dict[str, tuple[dict[str, float], str]]:
     result = {}
     for name, ours in runs.items():
         layers = np.array([run.spec.layers for run, _, _ in ours], float)
-        held = np.array([run.held_out for run, _, _ in ours])
+        holdout = np.array([run.held_out for run, _, _ in ours])
         engine = ours[0][2]
         rest_s = np.array([f.tpot_s for _, f, _ in ours])
         rest_s = rest_s - engine.step_overhead_s - layers * engine.layer_s
@@ -325,8 +324,10 @@ def fit_engines(rows: Rows) -> dict[str, tuple[dict[str, float], str]]:
             step_s, layer_s = np.clip(np.abs(free), 0.0, MOST)
             return np.maximum(rest_s + 1e-3 * step_s + 1e-6 * layers * layer_s, 1e-5)
 
-        def loss(free: np.ndarray, held: np.ndarray = held, of: np.ndarray = measured_s) -> float:
-            return float(np.mean(np.hypot(np.log(tpot_s(free) / of)[~held], ROUNDING)))
+        def loss(
+            free: np.ndarray, holdout: np.ndarray = holdout, measured_s: np.ndarray = measured_s
+        ) -> float:
+            return float(np.mean(np.hypot(np.log(tpot_s(free) / measured_s)[~holdout], ROUNDING)))
 
         best = min((minimize(loss, start, method="Nelder-Mead") for start in STARTS),
                    key=lambda tried: tried.fun)  # fmt: skip
@@ -334,7 +335,7 @@ def fit_engines(rows: Rows) -> dict[str, tuple[dict[str, float], str]]:
             run.measured.ttft_s - figures.ttft_s + engine.request_s
             for run, figures, _ in ours if not run.held_out and run.concurrency <= FEW_CLIENTS
         ]  # fmt: skip
-        error = error_of(tpot_s(best.x)[held], measured_s[held])
+        error = error_of(tpot_s(best.x)[holdout], measured_s[holdout])
         step_s, layer_s = np.clip(np.abs(best.x), 0.0, MOST)
         result[name] = (
             {
@@ -342,8 +343,8 @@ def fit_engines(rows: Rows) -> dict[str, tuple[dict[str, float], str]]:
                 "layer_s": float(f"{1e-6 * layer_s:.3g}"),
                 "request_s": float(f"{max(0.0, float(np.median(waits))):.3g}") if waits else 0.0,
             },
-            f"fitted to {int((~held).sum())} of its {len(ours)} runs in engine_runs.csv; TPOT of "
-            f"the others: {_said(error)}",
+            f"fitted to {int((~holdout).sum())} of its {len(ours)} runs in engine_runs.csv; "
+            f"TPOT of the others: {_said(error)}",
         )
     return result
 
@@ -372,9 +373,9 @@ def _indented(text: str) -> str:
     return "\n".join(f"    {line}" for line in textwrap.wrap(text, 96))
 
 
-def _store(name: str, stored: Constants, found: Mapping[str, tuple[float, str]]) -> None:
-    values = {n: found[n][0] if n in found else getattr(stored, n) for n in stored.sources}
+def _store(name: str, stored: Constants, fits: Mapping[str, tuple[float, str]]) -> None:
+    values = {n: fits[n][0] if n in fits else getattr(stored, n) for n in stored.sources}
     sources: dict[str, Source] = {
-        n: replace(s, held_out=found[n][1]) if n in found else s for n, s in stored.sources.items()
+        n: replace(s, held_out=fits[n][1]) if n in fits else s for n, s in stored.sources.items()
     }
     store_constants(name, values, sources)

@@ -27,9 +27,9 @@ capacity above saturation."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenRun:
-    """One row: an engine, its chip and model, its client's requests and measured figures.
+    """A row: engine, chip, model, requests and measured figures.
 
-    `like` is the engine of `conf/engines` whose host seconds the replay uses.
+    `like`: engine of `conf/engines` with the replay's host seconds.
     """
 
     platform: str
@@ -62,7 +62,7 @@ def open_runs(rows: Rows) -> Iterator[OpenRun]:
 
 
 def requests_of(run: OpenRun) -> RequestBlock:
-    """Return the requests of a run, as `sglang.bench_serving` draws them from its seed."""
+    """Return a run's requests, as drawn by `sglang.bench_serving`."""
     drawn = np.random.RandomState(run.seed)  # the generator of the client
     prompt = drawn.randint(1, run.prompt_most + 1, size=run.requests)
     output = drawn.randint(0, run.output_most + 1, size=run.requests)
@@ -81,7 +81,7 @@ def requests_of(run: OpenRun) -> RequestBlock:
 
 
 def replay_open(run: OpenRun, *, batch: str = "prompts_alone") -> dict[str, float]:
-    """Return the simulator's figures of a run, by the names of `FIGURES`."""
+    """Return a run's simulated figures, by `FIGURES`."""
     spec, engine = spec_of(run.model), load_engine(run.like)
     assert spec is not None
     engine = replace(engine, batch=batch)

@@ -1,4 +1,4 @@
-"""Measured operations: rows, columns that identify a shape, size classes."""
+"""Measured operations: rows, shape columns, size classes."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Op:
     """One kind of measured call.
 
     Attributes:
-      shape: columns of a shape, whose rows are all fitted or all held out.
+      shape: columns of a shape, fitted or held out as a whole.
       predict: returns microseconds, in NumPy or jax.numpy.
-      classes: returns the size class of each row.
-      is_bound: returns whether each row has an error bound.
-      keep: returns whether each row belongs here.
+      classes: returns each row's size class.
+      is_bound: returns rows with error bound.
+      keep: returns own rows.
       kernel: precision of `conf/kernels`; "": the calibration.
     """
 
@@ -99,14 +99,14 @@ _NARROW: Final = {
 }  # fmt: skip
 
 
-def _narrow(what: str, dtype: str) -> Op:
+def _narrow(kind: str, dtype: str) -> Op:
     kernel, operand, stored = _NARROW[dtype]
-    is_gemm = what == "gemm"
+    is_gemm = kind == "gemm"
     predict = partial(
         gemm_us if is_gemm else experts_us, element_bytes=operand, stored=stored
     )  # fmt: skip
     return Op(
-        name=f"{what} {dtype}", file=f"{what}_narrow", chip_column="system", measured="us",
+        name=f"{kind} {dtype}", file=f"{kind}_narrow", chip_column="system", measured="us",
         shape=("n", "k") if is_gemm else ("hidden", "inter", "topk", "experts", "tokens"),
         predict=predict, classes=_gemm_classes if is_gemm else _moe_classes,
         is_bound=(lambda rows: rows["m"] > LARGE_M) if is_gemm else _none,
@@ -159,7 +159,7 @@ def is_held_out(key: str) -> bool:
 
 
 def op_rows(tables: Mapping[str, Rows]) -> Iterator[tuple[Op, str, Rows]]:
-    """Yield each operation with one chip's rows and its name there."""
+    """Yield operations with a chip's rows and its name."""
     for op in OPS:
         if op.file not in tables:
             continue

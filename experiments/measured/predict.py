@@ -40,7 +40,7 @@ LAYER_GEMMS: Final = ("qkv", "o", "gate_up", "down")
 def gemm_us(
     rows: Rows, chip: Chip, *, element_bytes: float = 2, stored: float | None = None
 ) -> Any:
-    """Return the predicted microseconds of GEMM rows of one chip."""
+    """Return a chip's predicted microseconds of GEMM rows."""
     estimate = resident_gemm_time(
         rows["m"], rows["n"], rows["k"], slice_=chip.slice_, constants=chip.constants,
         repeats=GEMM_REPEATS, turns=GEMM_TURNS, element_bytes=element_bytes, stored=stored,
@@ -49,7 +49,7 @@ def gemm_us(
 
 
 def prefill_us(rows: Rows, chip: Chip) -> Any:
-    """Return the predicted microseconds of prefill attention on one chip."""
+    """Return a chip's predicted microseconds of prefill attention."""
     batch, tokens, heads = rows["batch"], rows["tokens"], rows["heads"]
     pairs = batch * tokens * (tokens + 1) / 2
     calls = prefill_attention_s(
@@ -61,7 +61,7 @@ def prefill_us(rows: Rows, chip: Chip) -> Any:
 
 
 def decode_us(rows: Rows, chip: Chip) -> Any:
-    """Return the predicted microseconds of decode attention, calls repeated on the same data."""
+    """Return predicted microseconds of decode attention, repeated on the same data."""
     kv_heads = rows["kv_heads"]
     cached = rows["batch"] * rows["tokens"] * (2 * kv_heads * HEAD_DIM * 2)
     calls = decode_attention_s(
@@ -80,7 +80,7 @@ def _joined(parts: Sequence[tuple[np.ndarray, Any]], count: int) -> np.ndarray:
 
 
 def moe_us(rows: Rows, chip: Chip) -> np.ndarray:
-    """Return the microseconds of fused experts; NaN for unknown models."""
+    """Return microseconds of fused experts; NaN: unknown models."""
     parts = []
     for model, distribution in sorted(set(zip(rows["model"], rows["distribution"], strict=True))):
         spec, routing = spec_of(model), _routing(distribution)
@@ -99,7 +99,7 @@ def moe_us(rows: Rows, chip: Chip) -> np.ndarray:
 def experts_us(
     rows: Rows, chip: Chip, *, element_bytes: float = 2, stored: float | None = None
 ) -> np.ndarray:
-    """Return the predicted microseconds of fused experts whose shapes are in the rows."""
+    """Return predicted microseconds of fused experts with shapes in the rows."""
     loads = [
         expert_load([tokens], int(experts), int(topk), _routing(distribution) or Routing())
         for tokens, experts, topk, distribution in zip(
@@ -117,7 +117,6 @@ def experts_us(
 
 
 def _routing(distribution: str) -> Routing | None:
-    """Return the routing of balanced, uniform or power_law_<exponent>; None for other names."""
     if distribution in ("balanced", "uniform"):
         return Routing(kind="balanced" if distribution == "balanced" else "independent")
     name, _, skew = distribution.rpartition("_")
@@ -128,7 +127,7 @@ def _routing(distribution: str) -> Routing | None:
 
 
 def layer_gemm_us(rows: Rows, which: str, chip: Chip) -> np.ndarray:
-    """Return the microseconds of a layer's product; NaN for unknown models."""
+    """Return microseconds of a layer's product; NaN: unknown models."""
     parts = []
     for model in sorted(set(rows["model"])):
         if (spec := spec_of(model)) is None:
@@ -143,7 +142,7 @@ def layer_gemm_us(rows: Rows, which: str, chip: Chip) -> np.ndarray:
 
 
 def elementwise_us(rows: Rows, chip: Chip) -> np.ndarray:
-    """Return the predicted microseconds of elementwise kernels of a layer; NaN if unknown."""
+    """Return predicted microseconds of a layer's elementwise kernels; NaN if unknown."""
     parts = []
     rate = chip.slice_.hbm_gbps * 1e9 * chip.constants.elementwise_efficiency
     for model in sorted(set(rows["model"])):

@@ -91,7 +91,7 @@ class Rows:
     columns: Mapping[str, np.ndarray]
 
     def __len__(self) -> int:
-        """Return the number of rows."""
+        """Count rows."""
         return len(next(iter(self.columns.values())))
 
     def __getitem__(self, name: str) -> np.ndarray:
@@ -103,7 +103,7 @@ class Rows:
         return Rows(name=self.name, columns={k: v[which] for k, v in self.columns.items()})
 
     def keys(self, names: Sequence[str]) -> list[str]:
-        """Return the values of these columns, joined into one text a row."""
+        """Return these columns' values, a text a row."""
         return [
             ",".join(f"{v:g}" if isinstance(v, float) else str(v) for v in row)
             for row in zip(*(self.columns[n].tolist() for n in names), strict=True)
@@ -111,7 +111,7 @@ class Rows:
 
 
 def read_folder(folder: Path) -> dict[str, Rows]:
-    """Return the rows of every known file in a folder, by name."""
+    """Return the rows of known files in a folder."""
     if not folder.is_dir():
         raise SettingError("data", str(folder), "a folder")
     result = {

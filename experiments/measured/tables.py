@@ -11,7 +11,7 @@ from rich.table import Table
 from experiments.measured.compare import Comparison, errors_by
 from experiments.measured.errors import Error
 from experiments.measured.open_loop import FIGURES, OpenRun
-from experiments.measured.standing import group_errors
+from experiments.measured.standing_table import group_errors
 from experiments.near_runs import RunError
 
 __all__ = ["engine_table", "op_table", "open_table", "unseen_table"]
@@ -21,7 +21,7 @@ _ERRORS = ("rows", "med", "p90", "bias")
 
 
 def op_table(rows: list[Comparison]) -> Table:
-    """Return the errors by chip, operation and size, and of all bound rows."""
+    """Return errors by chip, operation and size, and of bound rows."""
     table = _table("predicted against measured, errors in percent", ("chip", "operation", "size"))
     by_size = errors_by(rows, "chip", "op", "size")
     bound = errors_by([r for r in rows if r.is_bound], "chip", "op")
@@ -37,7 +37,7 @@ def op_table(rows: list[Comparison]) -> Table:
 
 
 def engine_table(errors: Sequence[RunError]) -> Table:
-    """Return the errors of whole engines, fitted and held-out runs apart."""
+    """Return errors of whole engines, fitted and held-out apart."""
     table = Table(
         title="engines in closed loops, replayed: median and p90 of errors in percent",
         title_justify="left", box=SIMPLE_HEAD, pad_edge=False,
@@ -72,7 +72,7 @@ def unseen_table(errors: Mapping[tuple[str, str], Error | None]) -> Table:
 
 
 def open_table(runs: Sequence[tuple[OpenRun, Mapping[str, float]]]) -> Table:
-    """Return a table of runs under Poisson arrivals: measured and replayed figures, errors."""
+    """Return a table of Poisson runs: measured and replayed figures, errors."""
     table = Table(
         title="engines under Poisson arrivals, replayed: measured, ours, error in percent",
         title_justify="left", box=SIMPLE_HEAD, pad_edge=False,

@@ -15,8 +15,8 @@ __all__ = ["Table", "by_figure", "constants", "gains", "nulls"]
 type Table = list[tuple[object, ...]]
 
 
-def nulls(found: Mapping[str, Any]) -> Table:
-    """Return our results beside null models, by paper, from the totals."""
+def nulls(totals: Mapping[str, Any]) -> Table:
+    """Return our results beside null models, by paper."""
     head = (
         "paper", "predicted numbers", "ours agree", "best constant of each unit", "no effect",
         "median error", "rank correlation",
@@ -30,13 +30,13 @@ def nulls(found: Mapping[str, Any]) -> Table:
                 "" if n["median_error"] is None else f"{n['median_error']:.0%}",
                 ", ".join(f"{unit} {r:.2f}" for unit, r in n["rank_correlation"].items()),
             )
-            for system, n in found["null_models"].items()
+            for system, n in totals["null_models"].items()
         ),
     ]  # fmt: skip
 
 
 def by_figure(rows: Sequence[Row]) -> Table:
-    """Return counts of answered claims by figure of the paper."""
+    """Return counts of answered claims by figure."""
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         if row.comparison is not None:
@@ -61,13 +61,13 @@ def by_figure(rows: Sequence[Row]) -> Table:
 
 
 def gains(improvements: Sequence[Improvement]) -> Table:
-    """Return gains of our rules over the paper's on the same requests."""
+    """Return our rules' gains over the paper's on equal requests."""
     head = ("quantity", "rule", "against", "ours", "theirs", "gain", "verdict")
     return [head, *(one.cells() for one in improvements)]
 
 
 def constants() -> str:
-    """Return a sentence on the cost model's constants and their sources."""
+    """Return a sentence on the cost model's constants and sources."""
     sources = load_constants().sources.values()
     fitted = [s for s in sources if s.kind == "fitted" and s.claims]
     claims = {name for s in fitted for name in s.claims}

@@ -20,9 +20,9 @@ Badge = Literal["agrees", "mixed", "misses", "no prediction", "ours"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """Figure of the report: texts of its registration and of its figure.json.
+    """Figure of the report: texts of registration and figure.json.
 
-    `paper`: system whose paper has the figure, or "". `report`: rows of a table, the header first.
+    `paper`: system of the paper, or "". `report`: table, the header first.
     """
 
     name: str
@@ -38,7 +38,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
-    """Figure with its picture, its files as (kind, path) and its claims, predictions first."""
+    """Figure with picture, files as (kind, path) and claims, predictions first."""
 
     entry: Entry
     rows: tuple[Row, ...]
@@ -52,13 +52,13 @@ class Card:
 
     @property
     def title(self) -> str:
-        """Title without the name of the paper, which the group has."""
+        """Title without the paper's name, which the group has."""
         title = self.entry.title.removeprefix(f"{GROUPS[self.group]}, ")
         return title[:1].upper() + title[1:]
 
     @property
     def predictions(self) -> tuple[Row, ...]:
-        """Claims that count: nothing was chosen with the printed value in view."""
+        """Claims that count: nothing was chosen by the printed value."""
         return tuple(row for row in self.rows if row.status == "out-of-sample")
 
     @property
@@ -84,7 +84,7 @@ class Card:
 
 
 def cards_of(out: Path, entries: Sequence[Entry], rows: Sequence[Row]) -> list[Card]:
-    """Return a card for each figure, with the claims that it answers."""
+    """Return a card a figure, with answered claims."""
     by_id = {row.claim.id: row for row in rows if row.result is not None}
     return [
         Card(
@@ -102,6 +102,6 @@ def cards_of(out: Path, entries: Sequence[Entry], rows: Sequence[Row]) -> list[C
 
 
 def groups_of(cards: Sequence[Card]) -> Mapping[str, list[Card]]:
-    """Return the cards by group, in the order of the groups."""
+    """Return the cards by group, in order."""
     groups = {name: [c for c in cards if c.group == name] for name in GROUPS}
     return {name: mine for name, mine in groups.items() if mine}

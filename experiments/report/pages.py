@@ -32,7 +32,7 @@ def report_pages(
     profile: str,
     improvements: Sequence[Improvement] = (),
 ) -> dict[str, str]:
-    """Return the text of each page, self-contained HTML, by file name."""
+    """Return each page's text, self-contained HTML, by file name."""
     cards = cards_of(out, entries, rows)
     summary = totals(rows)
     environment = Environment(

@@ -27,7 +27,7 @@ _PLAIN: Final = " !'()*+,-./:;<=>?@[]^_{|}~$"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """Picture of a page: data URIs, and width and height in points."""
+    """Picture of a page: data URIs, width and height in points."""
 
     svg: str
     width: float
@@ -36,7 +36,7 @@ class Picture:
 
 
 def picture_of(folder: Path, name: str) -> Picture:
-    """Return the picture that a run folder stores as `name`.svg and `name`.png."""
+    """Return a run folder's picture `name`.svg and `name`.png."""
     svg, (_, top, width, height), whole = without_texts((folder / f"{name}.svg").read_bytes())
     with Image.open(folder / f"{name}.png") as stored:
         scale = stored.height / whole
@@ -52,7 +52,7 @@ def picture_of(folder: Path, name: str) -> Picture:
 
 
 def without_texts(svg: bytes) -> tuple[str, tuple[float, float, float, float], float]:
-    """Return an SVG without the title and caption of `finish`, for a page with both."""
+    """Return an SVG without `finish`'s title and caption."""
     for prefix, address in (("", "2000/svg"), ("xlink", "1999/xlink")):
         ET.register_namespace(prefix, f"http://www.w3.org/{address}")
     root = ET.fromstring(svg)  # noqa: S314 (written by this program)

@@ -1,4 +1,4 @@
-"""Command `c2c reproduce`: figures and tables, agreeing claims, and a report."""
+"""Command `c2c reproduce`: figures, tables, agreeing claims, and a report."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _folder(settings: dict[str, object], overrides: Sequence[str]) -> Path:
 
 
 def folder_name(context: Context) -> str:
-    """Return the name of the results' folder, different for each profile, link, seeds, override."""
+    """Return the results' folder name by profile, link, seeds, overrides."""
     link = "" if context.link_variant == "measured" else f"_{context.link_variant}"
     usual = context.seeds == SEEDS[context.profile]
     seeds = "" if usual else "_s" + "-".join(str(seed) for seed in context.seeds)
@@ -116,7 +116,7 @@ def _short(override: str) -> str:
 
 
 def settings_of(arguments: list[str]) -> dict[str, object]:
-    """Return the settings of a command line."""
+    """Return a command line's settings."""
     result: dict[str, object] = {}
 
     @hydra.main(config_path=str(conf_dir()), config_name="reproduce", version_base="1.3")
@@ -174,7 +174,7 @@ def _specs(settings: dict[str, object], context: Context) -> tuple[FigureSpec, .
 
 
 def as_lists(arguments: list[str]) -> list[str]:
-    """Return Hydra's arguments with figures=a,b as a list, which Hydra would sweep over."""
+    """Return Hydra's arguments with figures=a,b as a list, not a sweep."""
     return [
         f"{key}=[{value}]" if key == "figures" and "," in value and "[" not in value else argument
         for argument in arguments

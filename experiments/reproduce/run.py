@@ -30,7 +30,7 @@ from experiments.claims import (
 )
 from experiments.figure import Context, FigureSpec, code, figures
 from experiments.report import PAGES, Entry, report_pages
-from experiments.reproduce.making import Outcome, inputs_of, make_all, make_figure, told
+from experiments.reproduce.figure_jobs import Outcome, inputs_of, make_all, make_figure, told
 
 __all__ = ["reproduce"]
 

@@ -16,7 +16,7 @@ __all__ = ["print_sweep"]
 
 
 def print_sweep(points: Sequence[tuple[Sequence[str], Path]]) -> None:
-    """Print a line a figure and point; write tables of all points."""
+    """Print a line a figure and point; write all points' tables."""
     digest = hashlib.sha256(repr(sorted(p.name for _, p in points)).encode()).hexdigest()[:8]
     out = points[0][1].parent / f"sweep_{digest}"
     out.mkdir(parents=True, exist_ok=True)

@@ -28,15 +28,15 @@ class StepFit:
     Attributes:
       rows_s: of a decode step, by row class.
       kv_s: for each position attended to.
-      chunk_s: of a call with a chunk of a prompt, by its padded tokens.
+      chunk_s: of a call with a chunk, by padded tokens.
       turn_s: more, after another model's step.
       turns: steps after another model's.
       outside_s: mean before a decode step that is no turn.
       turn_outside_s: more, before one that is a turn.
-      prompt_outside_s: mean before a step with prompt tokens, without a turn's.
+      prompt_outside_s: mean before a step with prompt tokens, without turns.
       load_s: mean of a load from memory; 0: none.
       cold_load_s: mean of a load from disk; 0: none.
-      residual: standard deviation of decode steps around the fit, over their mean.
+      residual: standard deviation of decode steps from the fit, over the mean.
       steps: fitted steps.
     """
 
@@ -64,7 +64,7 @@ def _named(values: Mapping[int, float]) -> dict[str, float]:
 
 
 def fit_steps(tables: Sequence[pa.Table]) -> dict[str, StepFit]:
-    """Return the step costs of each model, fitted to all runs together."""
+    """Return each model's step costs, fitted to all runs together."""
     columns = {
         name: np.concatenate([table[name].to_numpy(zero_copy_only=False) for table in tables])
         for name in tables[0].column_names
@@ -158,7 +158,7 @@ def _mean(values: np.ndarray) -> float:
 
 
 def with_costs(prepared: Prepared, fits: Mapping[str, StepFit], budgets: Sequence[int]) -> Prepared:
-    """Return the setup with measured step costs in place of the cost model's."""
+    """Return the setup with measured step costs."""
     fleet, costs = prepared.fleet, prepared.fleet.costs
     body, overhead, kv = costs.body_s.copy(), costs.overhead_s.copy(), costs.kv_read_s.copy()
     decode, prompt = costs.decode_s.copy(), costs.prompt_s.copy()
@@ -198,7 +198,6 @@ def with_costs(prepared: Prepared, fits: Mapping[str, StepFit], budgets: Sequenc
 
 
 def _prompt_s(fit: StepFit, tokens: int, budgets: Sequence[int]) -> float:
-    """Return the seconds of a prompt's calls."""
     total = 0.0
     for part in pieces(tokens, budgets):
         padded = next(b for b in sorted(budgets) if b >= part)

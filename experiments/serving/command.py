@@ -126,7 +126,7 @@ def _over_devices(settings: Settings, entries: Sequence[Entry]) -> EngineSetting
     engine = laid_out(settings.given, entries, settings.engine)
     if (count := engine.options.devices) == 1:
         return engine
-    gpus = gpus_of(settings.given["devices"], engine.options.workers, each=count)
+    gpus = gpus_of(settings.given["devices"], engine.options.workers, per_worker=count)
     return replace(engine, gpus=gpus)
 
 
@@ -135,9 +135,9 @@ def _progress() -> Iterator[Callable[[int, int], None]]:
     with contextlib.ExitStack() as shown:
         bars: list[Callable[[float], None]] = []
 
-        def progress(ready: int, of: int) -> None:
+        def progress(ready: int, total: int) -> None:
             if not bars:
-                bars.append(shown.enter_context(progress_bar("compiling", of)))
+                bars.append(shown.enter_context(progress_bar("compiling", total)))
             bars[0](ready)
 
         yield progress

@@ -18,7 +18,7 @@ _LEAST = 20  # steps that a window needs to count
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drift:
-    """Deviation of decode steps from the fit, by window of ten seconds.
+    """Deviation of decode steps from the fit in ten-second windows.
 
     Attributes:
       windows: those with enough steps.
@@ -33,14 +33,14 @@ class Drift:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """Recorded and fitted seconds of steps of one shape.
+    """Recorded and fitted seconds of a shape.
 
     Attributes:
       kind: "decode", or "prompt" for steps with chunks of prompts.
-      size: rows of a decode step, or padded tokens of all chunks.
+      size: rows, or padded tokens of all chunks.
       live_s: mean, of device and host.
       fitted_s: mean, by the fit.
-      is_seen: whether the fit had steps of this shape.
+      is_seen: whether fitted.
     """
 
     model: str
@@ -76,7 +76,7 @@ def drift_of(steps: pa.Table, fits: Mapping[str, StepFit]) -> Drift:
 
 
 def shapes_of(steps: pa.Table, fits: Mapping[str, StepFit]) -> list[Shape]:
-    """Return the shapes of a run's steps, by model, kind and size."""
+    """Return a run's shapes by model, kind and size."""
     c = _columns(steps)
     usual, is_prompt = _usual(c), c["prompt_tokens"] > 0
     padded = np.array([sum(chunk for chunk in calls if chunk) for calls in c["calls"]], np.int64)
@@ -108,7 +108,7 @@ def _usual(c: Mapping[str, np.ndarray]) -> np.ndarray:
 
 
 def _fitted_s(c: Mapping[str, np.ndarray], fits: Mapping[str, StepFit]) -> np.ndarray:
-    """Return the fitted seconds of each step; 0 if unseen."""
+    """Return each step's fitted seconds; 0 if unseen."""
     out = np.zeros(len(c["model"]))
     for model, fit in fits.items():
         for k in np.flatnonzero((c["model"] == model) & (c["number"] >= 0)):

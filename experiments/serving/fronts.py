@@ -20,7 +20,7 @@ _FRONT_S = 60.0  # limit of a front's start
 
 
 def begin_front(module: str, *arguments: object, key: str | None) -> subprocess.Popen[bytes]:
-    """Start the process of a front."""
+    """Start a front's process."""
     return subprocess.Popen(  # noqa: S603 (this Python, our module)
         [sys.executable, "-m", module, *map(str, arguments)],
         stdin=subprocess.DEVNULL,

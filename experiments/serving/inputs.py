@@ -24,7 +24,7 @@ class Inputs:
     """Inputs of a run; a request's id is its index by arrival.
 
     Attributes:
-      lengths: output tokens; of an unfinished request, its limit.
+      lengths: output tokens; unfinished: the limit.
       cancel_s: from each arrival; inf: none.
       others: all other events, by time.
       served: records of the finished requests.
@@ -56,12 +56,12 @@ class Inputs:
         return replace(block, block_tokens=PAGE_TOKENS, block_first=first, block_keys=keys)
 
     def of_served(self, records: pa.Table) -> pa.Table:
-        """Return the records of requests that the live run finished."""
+        """Return the records of requests finished live."""
         return records.take(self.served["id"])
 
 
 def inputs_from(events: pa.Table, requests: pa.Table, names: Sequence[str]) -> Inputs:
-    """Return the inputs of a run."""
+    """Return a run's inputs."""
     try:
         entries: list[Any] = [event_of(row, names) for row in events.to_pylist()]
     except (KeyError, ValueError, TypeError) as error:

@@ -19,24 +19,24 @@ __all__ = ["laid_out"]
 
 
 def laid_out(
-    given: Mapping[str, Any], entries: Sequence[Entry], engine: EngineSettings
+    settings: Mapping[str, Any], entries: Sequence[Entry], engine: EngineSettings
 ) -> EngineSettings:
-    """Return an engine's settings with its system's layout, and workers that serve it."""
-    choice, node = given["system"].get("layout"), given.get("node")
+    """Return an engine's settings with its system's layout and workers."""
+    choice, node = settings["system"].get("layout"), settings.get("node")
     if not is_by_mechanism(choice):
         if node:
             raise SettingError("node", node.get("name"), "none, as system.layout uses no node")
         return engine
     if not node:
         raise SettingError("node", None, "a node for system.layout, such as cpu_x4")
-    run = {"system": {"start": None, **given["system"]}, "code": []}
+    run = {"system": {"start": None, **settings["system"]}, "code": []}
     over, mechanisms = node_from_mapping(node), mechanisms_of(run)
     workers = {mechanism.worker for mechanism in mechanisms}
     if "" in workers or len(workers) > 1:
         name = choice if isinstance(choice, str) else choice.get("mechanism")
         raise SettingError("system.layout", name, "a layout of live workers, such as cocoserve's")
     options = engine.options
-    slo_s = (given["ttft_slo_s"], given["tpot_slo_s"])
+    slo_s = (settings["ttft_slo_s"], settings["tpot_slo_s"])
     context = Context(
         system=as_workers_have_it(engine.system, options),
         platform=over.platforms[0],

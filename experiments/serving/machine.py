@@ -19,7 +19,7 @@ MACHINE = "machine.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineRecord:
-    """Machine of a run; `others`: share of cores that other processes used, per ten seconds."""
+    """Machine of a run; `others`: others' share of cores, per ten seconds."""
 
     cpu: str
     cores: int
@@ -27,7 +27,7 @@ class MachineRecord:
 
 
 def write_machine(folder: Path, others: Sequence[float]) -> None:
-    """Write the record of this machine into the folder of an ended run."""
+    """Write this machine's record into a run's folder."""
     record = MachineRecord(cpu=_cpu(), cores=len(os.sched_getaffinity(0)), others=tuple(others))
     write_json(folder / MACHINE, asdict(record))
 

@@ -19,8 +19,8 @@ REQUESTS, STEPS, INPUTS, SETTINGS, CATALOG = (
 )  # fmt: skip
 
 
-def write_record(folder: Path, given: Mapping[str, Any], engine: Engine) -> None:
-    """Write the files of an ended run; the key is left out of its settings."""
+def write_record(folder: Path, settings: Mapping[str, Any], engine: Engine) -> None:
+    """Write a run's files; the key is left out."""
     assert engine.prepared is not None
     folder.mkdir(parents=True, exist_ok=True)
     write_parquet(folder / REQUESTS, requests_table(engine.prepared, engine.tape.records()))
@@ -28,6 +28,6 @@ def write_record(folder: Path, given: Mapping[str, Any], engine: Engine) -> None
     write_parquet(folder / INPUTS, engine.tape.inputs())
     write_machine(folder, engine.others)
     sized = {"pool_bytes": engine.options.pool_bytes, "memory_fraction": None}
-    write_json(folder / SETTINGS, {**given, **sized, "key": None})
+    write_json(folder / SETTINGS, {**settings, **sized, "key": None})
     served = [{"name": e.name, "path": str(e.path)} for e in engine.served]
     write_json(folder / CATALOG, {"models": served})

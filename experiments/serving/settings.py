@@ -89,7 +89,7 @@ class ServeConf:
       tpot_slo_s: TPOT target that policies see.
       constants: cost model that policies predict with, from `conf/calibration`.
       busy_poll: whether the scheduler polls around a report's predicted time; false: it sleeps.
-      out: folder for the record of the run; null for none.
+      out: folder for the run's record; null for none.
       compiled: whether the loop's step runs as machine code; false for a debugger.
       system: system from `conf/system`; each worker has as many devices as its layout.
       node: node from `conf/node` of a system with a layout.
@@ -227,19 +227,19 @@ def settings_of(cfg: DictConfig) -> Settings:
     )
 
 
-def gpus_of(devices: Any, workers: int, *, each: int = 1) -> tuple[Device, ...]:
-    """Return the devices that workers are bound to; none if `devices` is null."""
+def gpus_of(devices: Any, workers: int, *, per_worker: int = 1) -> tuple[Device, ...]:
+    """Return the workers' devices; none if `devices` is null."""
     if devices is None:
         return ()
     is_list = isinstance(devices, list) and all(isinstance(uuid, str) for uuid in devices)
     if devices != "auto" and not is_list:
         raise SettingError("devices", devices, "null, auto, or a list of UUIDs")
-    return pick(find_devices(), workers, devices if is_list else None, each=each)
+    return pick(find_devices(), workers, devices if is_list else None, per_worker=per_worker)
 
 
-def is_over_several(given: Mapping[str, Any]) -> bool:
-    """Return whether a mechanism lays models out, so that devices depend on the checkpoints."""
-    return is_by_mechanism(given["system"].get("layout"))
+def is_over_several(settings: Mapping[str, Any]) -> bool:
+    """Return whether a mechanism lays models out: devices depend on checkpoints."""
+    return is_by_mechanism(settings["system"].get("layout"))
 
 
 def _check_store(folder: str) -> None:
@@ -254,7 +254,7 @@ def _path(text: str | None) -> Path | None:
 
 
 def with_context(settings: Settings, tokens: int) -> Settings:
-    """Return the settings with a context of `tokens` if theirs is null."""
+    """Return the settings with a context of `tokens` for null."""
     if settings.given["context"] is not None:
         return settings
     values = {**settings.given, "context": tokens}
@@ -262,45 +262,45 @@ def with_context(settings: Settings, tokens: int) -> Settings:
     return replace(settings, given=values, engine=replace(settings.engine, options=options))
 
 
-def options_of(given: Mapping[str, Any]) -> Options:
+def options_of(settings: Mapping[str, Any]) -> Options:
     """Return the options of the workers."""
     return Options(
-        workers=given["workers"],
-        rows=tuple(given["rows"]),
-        budgets=tuple(given["budgets"]),
+        workers=settings["workers"],
+        rows=tuple(settings["rows"]),
+        budgets=tuple(settings["budgets"]),
         # null until `with_context` sets it, once the models are known.
-        context=_CONTEXT if given["context"] is None else given["context"],
-        pool_bytes=given["pool_bytes"],
-        memory_fraction=given.get("memory_fraction"),
-        weights_bytes=given.get("weights_bytes"),
-        dtype=given["dtype"],
-        linear=given["linear_strategy"],
-        ahead=given.get("ahead", 0),
+        context=_CONTEXT if settings["context"] is None else settings["context"],
+        pool_bytes=settings["pool_bytes"],
+        memory_fraction=settings.get("memory_fraction"),
+        weights_bytes=settings.get("weights_bytes"),
+        dtype=settings["dtype"],
+        linear=settings["linear_strategy"],
+        ahead=settings.get("ahead", 0),
     )
 
 
-def system_of(given: Mapping[str, Any]) -> SystemSpec:
-    """Return the system, without a layout that a mechanism makes (see `laid_out`)."""
+def system_of(settings: Mapping[str, Any]) -> SystemSpec:
+    """Return the system without a mechanism's layout (see `laid_out`)."""
     names = [f.name for f in fields(SystemSpec)]
-    for key in given:
+    for key in settings:
         if key not in names:
-            check_renamed(f"system.{key}", given[key])
-            raise unknown_name(f"system.{key}", given[key], names, key, "a key among")
-    unnamed = {k for k, v in given.items() if k in DECISIONS and v is None}
-    laid = {"layout"} & given.keys() if is_by_mechanism(given.get("layout")) else set()
-    return SystemSpec(**{k: v for k, v in given.items() if k not in unnamed | laid})
+            check_renamed(f"system.{key}", settings[key])
+            raise unknown_name(f"system.{key}", settings[key], names, key, "a key among")
+    unnamed = {k for k, v in settings.items() if k in DECISIONS and v is None}
+    laid = {"layout"} & settings.keys() if is_by_mechanism(settings.get("layout")) else set()
+    return SystemSpec(**{k: v for k, v in settings.items() if k not in unnamed | laid})
 
 
-def check_address(given: Mapping[str, Any]) -> None:
-    """Refuse an address that is taken, or public without a key."""
-    host, port = given["host"], given["port"]
+def check_address(settings: Mapping[str, Any]) -> None:
+    """Refuse a taken address, or a public one without key."""
+    host, port = settings["host"], settings["port"]
     check_value(port, Annotated[int, In("[0, 65535]")], "port")
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
         raise SettingError("host", host, "an address such as 127.0.0.1 or 0.0.0.0") from None
-    if not address.is_loopback and not given["key"]:
-        raise SettingError("key", given["key"], f"a key, as {host} is not a loopback address")
+    if not address.is_loopback and not settings["key"]:
+        raise SettingError("key", settings["key"], f"a key, as {host} is not a loopback address")
     kind = socket.AF_INET6 if address.version == 6 else socket.AF_INET
     with socket.socket(kind) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -17,13 +17,13 @@ __all__ = ["read_steps", "write_steps"]
 
 
 def write_steps(path: Path, fits: Mapping[str, StepFit], about: Mapping[str, Any]) -> None:
-    """Write step costs by model, with a description of their measurement."""
+    """Write step costs by model, with a description."""
     models = {name: fit.as_dict() for name, fit in fits.items()}
     write_text(path, yaml.safe_dump({"measured": dict(about), "models": models}, sort_keys=False))
 
 
 def read_steps(path: Path) -> dict[str, StepFit]:
-    """Return the step costs of a file, by model."""
+    """Return a file's step costs, by model."""
     try:
         models = yaml.safe_load(path.read_text("utf-8"))["models"]
         return {str(name): _fit(entry) for name, entry in models.items()}
@@ -31,8 +31,8 @@ def read_steps(path: Path) -> dict[str, StepFit]:
         raise DataError(str(path), f"holds no step costs ({error})") from None
 
 
-def _fit(given: Mapping[str, Any]) -> StepFit:
-    values = {field.name: given[field.name] for field in fields(StepFit)}
+def _fit(entry: Mapping[str, Any]) -> StepFit:
+    values = {field.name: entry[field.name] for field in fields(StepFit)}
     for name in ("rows_s", "chunk_s"):
         values[name] = {int(size): float(seconds) for size, seconds in values[name].items()}
     return StepFit(**values)

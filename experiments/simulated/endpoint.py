@@ -43,7 +43,7 @@ class Answers:
 
     Attributes:
       tokens: median; None: as long as allowed.
-      spread: standard deviation of the length's logarithm.
+      spread: standard deviation of the logarithm.
     """
 
     tokens: int | None
@@ -52,11 +52,11 @@ class Answers:
     seed: int
 
     def draw(self, request: int, most: int) -> random.Random:
-        """Return the random stream of a request."""
+        """Return a request's random stream."""
         return random.Random(f"{self.seed}/{request}/{most}")  # noqa: S311 (no secret)
 
     def length(self, stream: random.Random, most: int, least: int) -> int:
-        """Return the number of tokens that a request gets, from `least` to `most`."""
+        """Count a request's tokens, from `least` to `most`."""
         if self.tokens is None:
             return most
         drawn = self.tokens * math.exp(self.spread * stream.gauss(0.0, 1.0))
@@ -64,7 +64,7 @@ class Answers:
 
 
 class Endpoint:
-    """Serves the front over a Unix socket as `c2c.engine.Engine` does, from a simulated fleet."""
+    """Serves the front over a Unix socket from a simulated fleet."""
 
     def __init__(self, setup: RunSetup, answers: Answers, *, speed: float, most: int) -> None:
         prepared = setup.prepared
@@ -79,7 +79,7 @@ class Endpoint:
         )
         self._folder = OwnFolder()  # last, so that an error above leaves no folder
         self.socket = self._folder.path / "socket"
-        self.ledger = Ledger(self._tell, self._ended, found=self._found)
+        self.ledger = Ledger(self._tell, self._ended, on_reuse=self._found)
         self._streams: dict[int, random.Random] = {}
         self._last_model: dict[int, int] = {}  # of a device, in its last step
         self._front: Connection | None = None
@@ -102,7 +102,7 @@ class Endpoint:
         return (time.monotonic() - self._begun_s) * self._speed
 
     async def serve(self, over: Callable[[], bool]) -> None:
-        """Serve until `over()` is true, which is checked five times a second."""
+        """Serve until `over()`, checked five times a second."""
         while not over():
             self._woken.clear()
             wait_s = self._catch_up()
@@ -112,7 +112,7 @@ class Endpoint:
                 continue
 
     def _catch_up(self) -> float:
-        """Simulate up to now; return the clock's seconds until the next event."""
+        """Simulate up to now; return clock seconds until the next event."""
         end_s = time.monotonic() + _AT_ONCE_S
         while (next_s := self._simulation.next_s) <= self.now_s():
             self._advance(min(self.now_s(), next_s + _AT_ONCE_S * self._speed), _NOBODY)
@@ -251,7 +251,7 @@ class Endpoint:
         self._say(say.Ended(request=request, why=why))
 
     def live(self) -> Mapping[str, Any]:
-        """Return the present state, in the form of a live engine's `/live`."""
+        """Return the present state in the form of `/live`."""
         workers = [self._device_now(d) for d in range(len(self._simulation.state.device))]
         return {
             "uptime_s": time.monotonic() - self._begun_s,
@@ -292,7 +292,7 @@ class Endpoint:
         }
 
     def _behind_s(self) -> float:
-        """Return by how many of the clock's seconds due events are late."""
+        """Return due events' lateness in clock seconds."""
         return max(0.0, self.now_s() - self._simulation.next_s) / self._speed
 
     async def close(self) -> None:

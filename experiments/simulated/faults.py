@@ -20,10 +20,10 @@ class Fault:
     """A fault of one answer.
 
     Attributes:
-      status: HTTP status that is the answer; 0: none.
+      status: HTTP status; 0: none.
       delay_s: before the request is processed.
       stall_s: after the first piece of the body.
-      cut_after: pieces of the body before the connection ends; -1: all.
+      cut_after: pieces before the connection ends; -1: all.
     """
 
     status: int = 0
@@ -59,14 +59,14 @@ def fault_of(text: str) -> Fault:
 
 
 class Faults:
-    """ASGI middleware that makes an answer fail as its request's header says."""
+    """ASGI middleware of faults by requests' header."""
 
     def __init__(self, app: Any) -> None:
         """Wrap the application."""
         self._app = app
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Answer a request, with the fault that its header names."""
+        """Answer a request, with its header's fault."""
         text = dict(scope.get("headers", ())).get(HEADER.encode(), b"").decode("latin-1")
         if scope["type"] != "http" or not text:
             await self._app(scope, receive, send)
@@ -100,4 +100,4 @@ class Faults:
 
 
 class _Cut(BaseException):
-    """The rest of an answer must not be sent; no handler catches this."""
+    """An answer's rest must not be sent; no handler catches this."""

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from c2c.engine.front.served import Served
+from c2c.engine.front.served_model import Served
 from c2c.engine.front.server import run_front
 from c2c.engine.messages import ModelInfo
 from experiments.simulated.faults import Faults

@@ -23,7 +23,7 @@ _VOCAB = 8192
 
 
 def read_tokenizer(folder: Path | None) -> Tokenizer:
-    """Return the tokenizer of a folder; None: one trained on this package's sources."""
+    """Return a folder's tokenizer; None: one trained on this package's sources."""
     if folder is not None:
         return tokenizer_from_folder(folder)
     backend = tokenizers.Tokenizer(models.BPE())

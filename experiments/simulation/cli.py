@@ -10,12 +10,12 @@ from omegaconf import DictConfig
 
 from c2c.config import config_dir, load, spelled
 from c2c.errors import SettingError
-from experiments.simulation.alone import check_shared, objective_setting
 from experiments.simulation.help import help_text
 from experiments.simulation.own_settings import with_own_settings
 from experiments.simulation.point import simulate_here, simulate_point
 from experiments.simulation.report import console
 from experiments.simulation.runs_table import print_sweep
+from experiments.simulation.single_run import check_shared, objective_setting
 from experiments.sweeping import (
     Shared,
     check_arguments,
@@ -32,7 +32,7 @@ CONFIG = "config"
 HELP, OWN = frozenset({"-h", "--help"}), "--config-dir="
 
 
-def run_command_line(given: Sequence[str]) -> int:
+def run_command_line(words: Sequence[str]) -> int:
     """Run a command line; return the exit status, see `c2c simulate`."""
     raised: list[Exception] = []
 
@@ -42,7 +42,7 @@ def run_command_line(given: Sequence[str]) -> int:
         except Exception as error:  # noqa: BLE001 (raised again: Hydra would print a line of its own)
             raised.append(error)
 
-    arguments = sys.argv[1:] = options_first(spelled(with_own_settings(given)))
+    arguments = sys.argv[1:] = options_first(spelled(with_own_settings(words)))
     register_plugins()
     check_arguments(arguments)
     if HELP.intersection(arguments):

@@ -26,8 +26,8 @@ from experiments.children import usable_cores, worker_pool
 from experiments.ray_cluster import cluster_cores, cluster_is_named
 from experiments.simulation.freed_memory import keep_freed_memory
 from experiments.simulation.in_shards import serve_in_shards
-from experiments.simulation.measured import beside_simulated, has_measured
 from experiments.simulation.serving import Served, serve
+from experiments.simulation.trace_latencies import beside_simulated, has_measured
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -56,15 +56,15 @@ CODE = ("c2c", "experiments.simulation", "experiments.figures.run")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speed:
-    """Wall seconds of a run by part; with several processes, the parts of the slowest one.
+    """Wall seconds of a run's parts, of the slowest process.
 
     Attributes:
       generate_s: making or reading the requests.
       events_s: the event loop, policies included.
       records_s: writing `requests.parquet`.
-      simulate_s: these three, and the start of processes.
+      simulate_s: these, and starts of processes.
       summary_s: reading back, summary and timeline.
-      compiled: whether it was machine code.
+      compiled: whether machine code ran.
     """
 
     requests: int
@@ -97,7 +97,7 @@ class Outcome:
 
 
 def folder_of(setup: RunSetup) -> Path:
-    """Return the run's folder: `folder`, or one in `out` named after the settings."""
+    """Return the run's folder: `folder`, or one in `out` by settings."""
     s = setup.settings
     if s["folder"]:
         return Path(s["folder"]).expanduser()
@@ -128,7 +128,7 @@ def code_keys() -> Mapping[str, str]:
 def finished(
     settings: Mapping[str, Any], code: Mapping[str, str], keys: dict[Path, str] | None = None
 ) -> Outcome | None:
-    """Return the outcome of a complete run, or None, without building the run."""
+    """Return a complete run's outcome, or None, without building it."""
     keys = {} if keys is None else keys
     out = Path(settings["out"]).expanduser()
     if settings["folder"] or not settings["resume"]:
@@ -195,7 +195,7 @@ def execute(
 
 
 def check_disk(cfg: DictConfig | Mapping[str, Any]) -> None:
-    """Raise if the disk has no room for a generator's records."""
+    """Raise if the disk lacks room for a generator's records."""
     workload = cfg["workload"]
     counts = [workload.get(n) for n in ("requests", "replicas", "max_requests")]
     if workload.get("kind") == "trace" or any(type(n) is not int for n in counts):
@@ -271,7 +271,7 @@ def _simulate(
 
 
 def chosen_shards(setup: RunSetup) -> tuple[Shard, ...]:
-    """Return the shards of a run, fewer if chips share models."""
+    """Return a run's shards, fewer if chips share models."""
     setting, requests = setup.settings["shards"], int(setup.workload.description["requests"])
     if setting == "auto":
         count = cluster_cores(setup.settings["code"]) if cluster_is_named() else len(usable_cores())

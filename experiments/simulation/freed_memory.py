@@ -13,7 +13,7 @@ _OPTIONS = {"M_TRIM_THRESHOLD": (-1, -1), "M_ARENA_MAX": (-8, 1), "M_MMAP_MAX": 
 
 
 def keep_freed_memory() -> None:
-    """Make this process reuse the memory that it frees, with glibc."""
+    """Make this process reuse freed memory, with glibc."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
         return

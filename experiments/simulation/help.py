@@ -37,7 +37,7 @@ Simulates one serving system on one workload; prints a table and writes a run fo
 
 
 def help_text(cfg: DictConfig) -> str:
-    """Return the help for a command line whose settings are `cfg`."""
+    """Return the help for a command line with settings `cfg`."""
     lines = [HEAD, "Groups of settings"]
     meaning = descriptions(RunConf)
     for group in GROUPS:

@@ -38,7 +38,7 @@ def serve_in_shards(
     compiled: bool,
     on_progress: Callable[[float], None],
 ) -> Served:
-    """Simulate each shard in a process of its own and merge the totals."""
+    """Simulate each shard in its own process and merge totals."""
     total = float(setup.workload.description["requests"])
 
     def tell(shares: Sequence[float]) -> None:
@@ -94,12 +94,12 @@ def _on_cluster(
     setup, version = ray.put(plain), source_key("c2c")
     served: list[Any] = [None] * len(work)
     waiting: dict[Any, int] = {}
-    left = iter(enumerate(work))
+    shards = iter(enumerate(work))
     try:
         while True:
             # No more at once than can run: their requests take memory.
             for k, (shard, requests, files) in islice(
-                left, max(0, cluster_cores(code) - len(waiting))
+                shards, max(0, cluster_cores(code) - len(waiting))
             ):
                 arguments = (setup, shard, requests.read_bytes(), len(files), compiled, shares, k)
                 waiting[task.remote(version, *arguments)] = k
@@ -119,8 +119,6 @@ def _on_cluster(
 
 
 class _Shares:
-    """Share of each shard that is done."""
-
     def __init__(self, shards: int) -> None:
         self._shares = [0.0] * shards
 
@@ -141,7 +139,6 @@ def _away(
     shares: Any,
     k: int,
 ) -> tuple[Served, list[bytes]]:
-    """Simulate a shard on a machine that shares no files."""
     if source_key("c2c") != version:
         raise DataError(f"c2c on {platform.node()}", "another version than this machine's")
     with TemporaryDirectory() as folder:

@@ -42,7 +42,7 @@ _ALLOWED = (
 
 
 def check_objective(objective: Any, fields: Callable[[], Sequence[str]]) -> None:
-    """Raise unless the objective can be computed for every run."""
+    """Raise unless every run can have the objective."""
     if objective is None:
         return
     trees = [_parsed(one) for one in _several(objective)]
@@ -56,7 +56,7 @@ def check_objective(objective: Any, fields: Callable[[], Sequence[str]]) -> None
 
 
 def objective_of(objective: Any, summary: Mapping[str, Any]) -> Value | tuple[Value, ...]:
-    """Return the value of the objective, or a list of them."""
+    """Return the objective's value, or a list of them."""
     if objective is None:
         return None
     fields = summary_fields(summary)
@@ -65,7 +65,7 @@ def objective_of(objective: Any, summary: Mapping[str, Any]) -> Value | tuple[Va
 
 
 def known_fields() -> list[str]:
-    """Return the fields of a summary, from a run of two requests."""
+    """Return a summary's fields, from a run of two requests."""
     from c2c.config import build, load, simulate
 
     tiny = ["workload=poisson", "workload.requests=2", "catalog=dense6"]
@@ -124,7 +124,7 @@ def _value(tree: ast.expr, fields: Mapping[str, Value]) -> Value:
 
 
 class _NoValue(Exception):
-    """A field has no value in this run."""
+    pass
 
 
 def _compute(tree: ast.expr, fields: Mapping[str, Value]) -> Any:

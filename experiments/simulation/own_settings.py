@@ -13,7 +13,7 @@ _FLAGS = ("--config-dir", "-cd")
 
 
 def with_own_settings(arguments: Sequence[str]) -> list[str]:
-    """Register a command line's `--config-dir`; return the command line for Hydra."""
+    """Register `--config-dir`; return the command line for Hydra."""
     rest: list[str] = []
     folder: str | None = None
     words = iter(arguments)

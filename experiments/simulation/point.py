@@ -18,9 +18,9 @@ from c2c.config import Settings, build
 from c2c.errors import SettingError
 from c2c.runs import FolderInUse, is_in_use
 from experiments.command import in_one_line
-from experiments.simulation.alone import objective_setting, show, simulate_composed, value_of
 from experiments.simulation.execute import check_disk, code_keys, finished, folder_of, run_key
 from experiments.simulation.report import console, print_folder, print_verdict
+from experiments.simulation.single_run import objective_setting, show, simulate_composed, value_of
 from experiments.sweeping import PointRecord, begin, fail, finish
 from experiments.tables import print_line
 
@@ -31,7 +31,7 @@ POLL_S = 0.2
 
 
 def simulate_point(cfg: DictConfig) -> Any:
-    """Simulate a configuration; return the objective's value, None without one."""
+    """Simulate a configuration; return the objective's value, or None."""
     hydra = HydraConfig.get()
     if hydra.mode is not RunMode.MULTIRUN:
         return simulate_composed(cfg)
@@ -40,7 +40,7 @@ def simulate_point(cfg: DictConfig) -> Any:
 
 
 def simulate_here(settings: Callable[[], Settings], point: PointRecord) -> None:
-    """Simulate a point of a sweep in the command's process."""
+    """Simulate a sweep's point in the command's process."""
     keys = _keys_of(point.at)
     try:
         plain = settings()

@@ -56,7 +56,7 @@ def print_setup(out: Console, setup: RunSetup) -> None:
 
 
 def print_doubts(out: Console, setup: RunSetup) -> None:
-    """Print in bold the lines that a user should not miss."""
+    """Print important lines in bold."""
     for line in doubts(setup.workload):
         print_line(out, line, "bold")
 
@@ -120,7 +120,7 @@ def _part_line(part: Mapping[str, Any]) -> str:
 
 
 def print_outcome(out: Console, setup: RunSetup, outcome: Outcome) -> None:
-    """Print the summary of a run, the verdict last."""
+    """Print a run's summary, the verdict last."""
     summary, run = outcome.summary, outcome.summary["run"]
     print_trimmed(out, _machine_table(summary, run, outcome))
     if prefix := run.get("prefix"):
@@ -138,13 +138,15 @@ def print_verdict(out: Console, outcome: Outcome) -> None:
         print_line(out, line, "bold")
 
 
-def _prefix_line(found: Mapping[str, Any]) -> str:
-    share_of = {name: found[f"{name}_tokens"] / found["prompt_tokens"] for name in ("hbm", "host")}
+def _prefix_line(prefix: Mapping[str, Any]) -> str:
+    share_of = {
+        name: prefix[f"{name}_tokens"] / prefix["prompt_tokens"] for name in ("hbm", "host")
+    }
     return (
-        f"prefix cache: found {found['found_share']:.1%} of {found['prompt_tokens']:,} tokens of "
+        f"prefix cache: found {prefix['found_share']:.1%} of {prefix['prompt_tokens']:,} tokens of "
         f"prompts (HBM {share_of['hbm']:.1%}, host memory {share_of['host']:.1%}); "
-        f"{found['loaded_bytes'] / 1e9:,.1f} GB read from host memory, "
-        f"{found['stored_bytes'] / 1e9:,.1f} GB written to it"
+        f"{prefix['loaded_bytes'] / 1e9:,.1f} GB read from host memory, "
+        f"{prefix['stored_bytes'] / 1e9:,.1f} GB written to it"
     )
 
 
@@ -160,7 +162,7 @@ def _measured_lines(measured: Mapping[str, Any]) -> Iterator[str]:
 
 
 def print_folder(out: Console, outcome: Outcome) -> None:
-    """Print a run's folder; call this once all of it is on disk."""
+    """Print a run's folder, once on disk."""
     state = "complete already, skipped" if outcome.skipped else "written"
     out.print(f"run folder ({state}): {outcome.folder}", markup=False, soft_wrap=True)
 

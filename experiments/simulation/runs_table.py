@@ -30,7 +30,7 @@ _STATES = {"complete": "", "failed": "error", "kept": "skipped", "elsewhere": "m
 
 
 def print_sweep(out: Console, points: Sequence[PointRecord]) -> None:
-    """Print a line for each point, with a column for each varying override."""
+    """Print a line a point, with a column a varying override."""
     shared = set.intersection(*(set(point.overrides) for point in points))
     varying = [dict(o.partition("=")[::2] for o in p.overrides if o not in shared) for p in points]
     point_runs = [

@@ -25,14 +25,14 @@ from c2c.simulator import (
 )
 from c2c.simulator.shards import Shard, by_part
 from c2c.workloads import RequestBlock
-from experiments.simulation.measured import Measured, has_measured
+from experiments.simulation.trace_latencies import Measured, has_measured
 
 __all__ = ["Served", "serve", "serve_shard"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """Totals of a run, first phases, and the slowest process's seconds."""
+    """Totals of a run, first phases, the slowest process's seconds."""
 
     stats: RunStats
     timeline: Any  # TIMELINE_DTYPE
@@ -42,8 +42,6 @@ class Served:
 
 
 class _Watch:
-    """Stopwatch for an iterator's items and a function's calls."""
-
     def __init__(self) -> None:
         self.seconds = 0.0
 

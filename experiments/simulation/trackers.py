@@ -1,4 +1,4 @@
-"""Hydra callbacks that log complete runs to MLflow or Weights & Biases."""
+"""Hydra callbacks that log runs to MLflow or Weights & Biases."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class _Tracker(Callback, ABC):
         self._begun_s = time.time()
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **_: Any) -> None:  # noqa: ARG002
-        """Log the run of a configuration; nothing if it failed or was complete before."""
-        own = config.copy()
-        with open_dict(own):
-            own.pop("hydra", None)
+        """Log a configuration's run, unless failed or complete before."""
+        plain = config.copy()
+        with open_dict(plain):
+            plain.pop("hydra", None)
         try:
-            settings = checked(own)
+            settings = checked(plain)
         except SettingError:  # the run has said so
             return
         folder = complete_folder(settings)
@@ -58,7 +58,7 @@ class _Tracker(Callback, ABC):
         self, run: str, settings: Mapping[str, Any], numbers: Mapping[str, float],
         pictures: Sequence[Path],
     ) -> None:  # fmt: skip
-        """Log one complete run."""
+        pass
 
 
 class Mlflow(_Tracker):

@@ -31,7 +31,7 @@ _HYDRAS = re.compile(r"[+~]*hydra\.(run|sweep|runtime|job)\.(dir|subdir|output_d
 
 
 def is_sweep(arguments: Sequence[str]) -> bool:
-    """Return True if the command line asks for several points."""
+    """Return whether the command line asks for several points."""
     return any(a in SWEEP_FLAGS for a in arguments)
 
 
@@ -72,7 +72,7 @@ def _not_understood(message: str) -> NoReturn:
 
 
 def fixed(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments that all points share, without flags for a sweep."""
+    """Return arguments of all points, without sweep flags."""
     return [
         argument
         for argument in arguments
@@ -81,7 +81,7 @@ def fixed(arguments: Sequence[str]) -> list[str]:
 
 
 def grid(overrides: Sequence[str], loader: ConfigLoader | None = None) -> list[tuple[str, ...]]:
-    """Return the overrides of each point, in the order of Hydra's own sweeper.
+    """Return each point's overrides, in the order of Hydra's own sweeper.
 
     >>> grid(["seed=0,1", "link=measured"])
     [('seed=0', 'link=measured'), ('seed=1', 'link=measured')]

@@ -24,7 +24,7 @@ def run_grid(
     max_batch_size: int | None = None,
     params: Mapping[str, Any] | None = None,
 ) -> list[Sequence[JobReturn]]:
-    """Run all points of a grid; return the results of each batch."""
+    """Run all points of a grid; return results by batch."""
     points = grid([*(f"{k}={v}" for k, v in (params or {}).items()), *arguments], loader)
     _check(points, config, loader)
     size = max_batch_size or len(points)
@@ -54,7 +54,7 @@ def _check(points: Sequence[tuple[str, ...]], config: DictConfig, loader: Config
 
 
 def sweep_within(own: Mapping[str, Any], chosen: str) -> SettingError:
-    """Return the error for a choice that brings a sweep of its own."""
+    """Return the error for a choice with its own sweep."""
     return SettingError(
         "hydra.sweeper.params", dict(own), "no sweep of its own beside others",
         f"Run {chosen} in a command of its own.",

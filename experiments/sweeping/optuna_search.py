@@ -71,7 +71,7 @@ class SearchSettings:
 def search(
     settings: SearchSettings, arguments: Sequence[str], launch: Launch, folder: str
 ) -> optuna.Study:
-    """Run `n_trials` trials and write the best to the sweep's folder."""
+    """Run `n_trials` trials; write the best to the sweep's folder."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     texts = [*(f"{k}={v}" for k, v in settings.params.items()), *arguments]
     space, fixed = space_of(texts)

@@ -22,7 +22,7 @@ _FILES: Final = ("out", "write")  # settings that name a result, of which each p
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """A point of a sweep: settings, and those that differ, as text."""
+    """A point of a sweep: settings, and differing ones as text."""
 
     settings: Any
     varied: dict[str, str]

@@ -35,13 +35,13 @@ class PointRecord:
     error: str = ""
 
 
-def begin(at: Path, number: int, overrides: Sequence[str]) -> PointRecord:
-    """Record the start of a point."""
-    return _written(PointRecord(number=number, overrides=tuple(overrides), at=at))
+def begin(sweep: Path, number: int, overrides: Sequence[str]) -> PointRecord:
+    """Record a point's start."""
+    return _written(PointRecord(number=number, overrides=tuple(overrides), at=sweep))
 
 
 def finish(point: PointRecord, state: State, folder: Path, key: str = "") -> PointRecord:
-    """Record the folder that has, or will have, a point's result."""
+    """Record the folder of a point's result."""
     return _written(replace(point, state=state, folder=folder.resolve(), key=key))
 
 
@@ -50,11 +50,11 @@ def fail(point: PointRecord, error: str, folder: Path | None = None) -> PointRec
     return _written(replace(point, state="failed", error=error, folder=folder))
 
 
-def records(at: Path) -> dict[int, PointRecord]:
-    """Return the points of a sweep that have begun, by number."""
+def records(sweep: Path) -> dict[int, PointRecord]:
+    """Return a sweep's begun points, by number."""
     result = {}
-    for path in sorted(_folder(at).glob("*.json")):
-        point = _read(json.loads(path.read_text(encoding="utf-8")), at)
+    for path in sorted(_folder(sweep).glob("*.json")):
+        point = _read(json.loads(path.read_text(encoding="utf-8")), sweep)
         result[point.number] = point
     return result
 
@@ -67,17 +67,17 @@ def _written(point: PointRecord) -> PointRecord:
     return point
 
 
-def _read(plain: dict[str, Any], at: Path) -> PointRecord:
+def _read(plain: dict[str, Any], sweep: Path) -> PointRecord:
     folder = plain["folder"]
     return PointRecord(
         **plain
         | {
-            "at": at,
+            "at": sweep,
             "overrides": tuple(plain["overrides"]),
             "folder": None if folder is None else Path(folder),
         }
     )
 
 
-def _folder(at: Path) -> Path:
-    return at / "points"
+def _folder(sweep: Path) -> Path:
+    return sweep / "points"

@@ -62,7 +62,7 @@ def _run(
     singletons: dict[Any, Any],
     folder: str,
 ) -> JobReturn:
-    """Run a point in `folder`, which another machine must share under the same name."""
+    """Run a point in `folder`, shared by machines under one name."""
     os.chdir(folder)
     setup_globals()
     Singleton.set_state(singletons)

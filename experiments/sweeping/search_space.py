@@ -20,7 +20,7 @@ __all__ = ["as_text", "choices_of", "distribution", "space_of"]
 
 
 def space_of(overrides: Sequence[str]) -> tuple[dict[str, BaseDistribution], list[str]]:
-    """Return the distributions of swept overrides, by key, and the fixed overrides."""
+    """Return distributions of swept overrides, by key, and fixed overrides."""
     parsed = {
         o.get_key_element(): o for o in OverridesParser.create().parse_overrides([*overrides])
     }
@@ -34,7 +34,7 @@ def space_of(overrides: Sequence[str]) -> tuple[dict[str, BaseDistribution], lis
 
 
 def choices_of(overrides: Sequence[str]) -> tuple[dict[str, list[Any]], list[str]]:
-    """Return the values of swept overrides, by key, and the fixed overrides."""
+    """Return values of swept overrides, by key, and fixed overrides."""
     space, fixed = space_of(overrides)
     choices: dict[str, list[Any]] = {}
     for key, one in space.items():
@@ -49,7 +49,7 @@ def choices_of(overrides: Sequence[str]) -> tuple[dict[str, list[Any]], list[str
 
 
 def distribution(override: Override) -> BaseDistribution:
-    """Return Optuna's distribution for a choice, range or interval on the command line."""
+    """Return Optuna's distribution for a choice, range or interval."""
     value = override.value()
     if isinstance(value, IntervalSweep):
         low: Any = value.start  # Hydra declares float, and keeps a whole number as one

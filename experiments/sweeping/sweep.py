@@ -50,7 +50,7 @@ class EmptySearch(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shared:
-    """Settings that all points share; `hydra` has Hydra's own, `loader` lists its groups."""
+    """Settings of all points; `hydra`: Hydra's own, `loader` lists its groups."""
 
     cfg: DictConfig
     hydra: DictConfig
@@ -67,8 +67,8 @@ class Found:
     """Result of a sweep, read from its folders.
 
     Attributes:
-      points: in order; one that never began is `failed`.
-      error: that of launcher, sweeper or search; "" for none.
+      points: in order; one not begun is `failed`.
+      error: of launcher, sweeper or search; "": none.
     """
 
     points: tuple[PointRecord, ...]
@@ -128,7 +128,7 @@ def sweep(
 
 
 def _shared(arguments: Sequence[str], config_name: str) -> Shared | None:
-    """Compose the settings that all points share; None if Hydra answered alone (--help, --cfg)."""
+    """Compose the shared settings; None if Hydra answered alone (--help, --cfg)."""
     captures: list[Shared] = []
 
     def keep(cfg: DictConfig) -> None:
@@ -167,7 +167,6 @@ def settings_of(shared: Shared, points: Sequence[tuple[str, ...]]) -> list[Calla
 
     @cache
     def value_of(override: str) -> Any:
-        """Return a value for composed settings, or None."""
         key, _, text = override.partition("=")
         is_plain = re.fullmatch(r"[\w.]+", key) and "$" not in text and "?" not in text
         if not is_plain or shared.loader.get_group_options(key):

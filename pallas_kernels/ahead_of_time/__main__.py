@@ -30,7 +30,7 @@ def _part(text: str) -> tuple[int, int]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Compile, print a line a program; return 3 if a rule is broken, 2 without a compiler."""
+    """Compile, print a line a program; return 3 for a broken rule, 2 without compiler."""
     parser = argparse.ArgumentParser(prog="python -m pallas_kernels.ahead_of_time")
     parser.add_argument("--target", action="append", choices=sorted(TARGETS), help="default: all")
     parser.add_argument("--op", action="append", choices=OPS, help="default: all")
@@ -57,8 +57,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Line:
-    """Findings of a program."""
-
     target: str
     op: str
     name: str

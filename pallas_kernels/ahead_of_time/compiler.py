@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pallas_kernels.ahead_of_time.descriptors import Descriptor, descriptors
-from pallas_kernels.ahead_of_time.lowered import kernels, lower, module_of
+from pallas_kernels.ahead_of_time.lowering import kernels, lower, module_of
 from pallas_kernels.ahead_of_time.report import CodeReport, problems
 from pallas_kernels.ahead_of_time.rules import findings
 from pallas_kernels.ahead_of_time.targets import Target
@@ -40,7 +40,7 @@ _HOST = "S(5)"  # how XLA writes host memory
 
 
 def missing() -> str:
-    """Return the compiler's missing packages, the assembler's aside; an empty string if none."""
+    """Return the compiler's missing packages, but the assembler's; "": none."""
     lacking = [wheel for module, wheel in _MODULES.items() if not _there(module)]
     return f"{' and '.join(lacking)} not installed (make aot)" if lacking else ""
 
@@ -53,7 +53,7 @@ def _there(module: str) -> bool:
 
 
 def prepare(dump: Path) -> None:
-    """Configure the compiler's output into `dump`, before the first compilation of the process."""
+    """Configure the compiler's output into `dump`, before the first compilation."""
     os.environ |= {
         "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",
         **{
@@ -71,7 +71,7 @@ class Compiler:
     """Compiles programs for one target."""
 
     def __init__(self, target: Target, dump: Path) -> None:
-        """Describe `target` to XLA; `dump` is the folder given to `prepare`."""
+        """Describe `target` to XLA; `dump` is `prepare`'s folder."""
         topologies: Any = import_module("jax.experimental.topologies")
         sharding: Any = import_module("jax.sharding")
         topology = topologies.get_topology_desc(
@@ -83,7 +83,7 @@ class Compiler:
         self._sharding = sharding.NamedSharding(mesh, sharding.PartitionSpec())
 
     def quiet(self) -> contextlib.AbstractContextManager[None]:
-        """Return a context with output of jax in a file."""
+        """Return a context with jax's output in a file."""
         return _stdout_to(self._printed)
 
     def compile(self, program: Program) -> tuple[Any, CodeReport]:
@@ -98,7 +98,7 @@ class Compiler:
         return report, (*problems(program, report), *broken)
 
     def parts(self, program: Program) -> tuple[Part, ...]:
-        """Compile, and return the arguments of `rules.findings` for each kernel."""
+        """Compile; return each kernel's arguments of `rules.findings`."""
         return self._parts(self._compile(program)[-1])
 
     def _parts(self, lowered: Any) -> tuple[Part, ...]:
@@ -148,7 +148,7 @@ def report_of(printed: str, hlo: str, memory: Any) -> CodeReport:
 
 
 def parts_of(printed: str, tables: Sequence[tuple[Descriptor, ...]]) -> tuple[Part, ...]:
-    """Return the PTX, the descriptors and the machine code of each kernel."""
+    """Return the PTX, the descriptors and each kernel's machine code."""
     _, *texts = printed.split(_KERNEL_STARTS)
     if len(texts) != len(tables):
         raise RuntimeError(f"{len(texts)} kernels were printed, {len(tables)} lowered")
@@ -204,7 +204,7 @@ def _stdout_to(path: Path) -> Iterator[None]:
 
 
 def host_copies(hlo: str) -> Iterator[str]:
-    """Yield the instructions that read or write host memory by XLA."""
+    """Yield XLA's instructions on host memory."""
     host: set[str] = set()
     for line in hlo.splitlines():
         match = _INSTRUCTION.match(line)

@@ -1,4 +1,4 @@
-"""TMA descriptors of a lowered kernel, and the driver's rules for them.
+"""A lowered kernel's TMA descriptors, and the driver's rules.
 
 Source: CUDA driver API 13.0, cuTensorMapEncodeTiled.
 """
@@ -18,7 +18,7 @@ _BITS |= {**dict.fromkeys((2, 5, 7, 9), 16), **dict.fromkeys((3, 6, 10), 32), 4:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Descriptor:
-    """A requested descriptor, with dimensions from the outermost to the innermost."""
+    """A requested descriptor, dimensions from outermost to innermost."""
 
     bits: int  # of an element
     sizes: tuple[int, ...]
@@ -28,7 +28,7 @@ class Descriptor:
 
     @property
     def box_bytes(self) -> int:
-        """Bytes of shared memory that a copy fills or reads."""
+        """Bytes of shared memory in a copy."""
         return prod(self.box) * self.bits // 8
 
     def faults(self) -> Iterator[str]:
@@ -57,7 +57,7 @@ class Descriptor:
 
 
 def descriptors(kernel: Any) -> tuple[Descriptor, ...]:
-    """Return the descriptors of a lowered kernel, in parameter order."""
+    """Return a lowered kernel's descriptors, in parameter order."""
     from jaxlib.mlir import ir
 
     maps: list[Descriptor] = []

@@ -66,7 +66,7 @@ class Kernel:
     labels: Mapping[str, int]
 
     def declared(self, directive: str, default: int) -> int:
-        """Return the product of the numbers after a directive, e.g. `.maxntid`."""
+        """Return the product of a directive's numbers, e.g. `.maxntid`."""
         match = re.search(rf"^\s*\.{directive}\s+([\d, ]+)$", self.text, re.MULTILINE)
         size = 1
         for number in match[1].split(",") if match else [str(default)]:
@@ -84,7 +84,7 @@ class Kernel:
 
     @cached_property
     def blocks(self) -> Mapping[int, tuple[int, tuple[int, ...]]]:
-        """End and possible successors of each basic block, by its first instruction."""
+        """End and possible successors of basic blocks, by first instruction."""
         leaders = {0, *self.labels.values()}
         leaders |= {i + 1 for i, one in enumerate(self.body) if _leaves(one)}
         inside = sorted(i for i in leaders if i < len(self.body))
@@ -101,7 +101,7 @@ class Kernel:
 
     @cached_property
     def correlated(self) -> tuple[str, ...]:
-        """Predicates that branches hang on, without those whose inputs change before the next."""
+        """Predicates of branches, without those whose inputs change before the next."""
         branches = defaultdict[str, set[int]](set)
         for begin, (end, _) in self.blocks.items():
             if (last := self.body[end - 1]).opcode.startswith("bra") and last.predicate:
@@ -130,7 +130,7 @@ class Kernel:
         return {id(one) for name in names for one in self.definitions.get(name, ())}
 
     def roots(self, name: str) -> frozenset[str]:
-        """Return the registers (and `%tid.x`) that alone determine a register's value."""
+        """Return the registers (and `%tid.x`) that determine a register's value."""
         roots, seen, todo = set[str](), set[str](), [name]
         while todo:
             register = todo.pop()
@@ -150,7 +150,7 @@ class Kernel:
         return frozenset(roots)
 
     def ways(self, block: int, names: tuple[str, ...], state: State) -> Iterator[tuple[int, State]]:
-        """Yield the blocks that may follow, with predicates' values (None: unknown)."""
+        """Yield possible next blocks, with predicates' values (None: unknown)."""
         end, after = self.blocks[block]
         last = self.body[end - 1]
         decides = last.opcode.startswith("bra") and last.predicate in names
@@ -165,7 +165,7 @@ class Kernel:
                 yield to, (*state[:place], (holds, stale), *state[place + 1 :])
 
     def value(self, text: str, by: Instruction | None = None) -> Sum:
-        """Return an operand as a sum: number, register, or address."""
+        """Return an operand as a sum of numbers, registers and addresses."""
         total = (0, frozenset[tuple[str, int]]())
         for term in text.strip("[] ").split(",")[0].split("+"):
             total = _plus(total, self._term(term.strip(), by))
@@ -199,7 +199,6 @@ class Kernel:
         return self._known[key]
 
     def _computed(self, one: Instruction) -> Sum | None:
-        """Return an instruction's result as a sum of others, or None."""
         kind = one.opcode.partition(".")[0]
         if one.predicate or kind not in (
             "mov",
@@ -233,7 +232,7 @@ class Kernel:
 # A statement is on one line and ends in a semicolon; blocks in braces, as in inline assembly, have
 # their own labels and registers.
 def kernels(text: str) -> tuple[Kernel, ...]:
-    """Return the kernels of a module.
+    """Return a module's kernels.
 
     Raises:
       ValueError: an unknown statement; names the line.
@@ -247,7 +246,7 @@ def kernels(text: str) -> tuple[Kernel, ...]:
 
 @dataclass(slots=True)
 class _Scopes:
-    """Blocks in braces: a number each, and the registers that are declared in them."""
+    """Blocks in braces: a number each, and the registers declared in them."""
 
     open: list[int] = field(default_factory=list)
     count: int = 0
@@ -343,13 +342,13 @@ def follow[E](
     step: Callable[[Facts, E], tuple[Facts, str]],
     start: Facts = frozenset(),
 ) -> Iterator[tuple[Instruction, str]]:
-    """Yield what a step finds on some path, with its instruction.
+    """Yield findings on some path, with instructions.
 
-    A fact holds where it does on one path; a path takes branches on one predicate alike.
+    A fact holds if on one path; a path takes branches on a predicate alike.
 
     Args:
-      events: input of the step, by index of its instruction.
-      step: from facts before an event to those after it, and what is wrong.
+      events: input by index of instruction.
+      step: from facts before an event to those after it, and faults.
     """
     faults = _follow(kernel, events, step, start, ())
     for number in (1, 2):

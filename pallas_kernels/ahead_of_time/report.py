@@ -13,7 +13,7 @@ _LOCAL = {"LDL", "STL"}  # loads and stores of spilled registers
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeReport:
-    """Compiler's report of one program; sums and largest values over its kernels."""
+    """Compiler's report of a program; sums and maxima over kernels."""
 
     kernels: int
     spilled_bytes: int
@@ -31,7 +31,7 @@ class CodeReport:
 
 
 def problems(program: Program, report: CodeReport) -> tuple[str, ...]:
-    """Return the faults of a compiled program; empty if there are none."""
+    """Return a compiled program's faults; empty if none."""
     messages = []
 
     def must(holds: bool, text: str) -> None:

@@ -32,7 +32,7 @@ class Copy:
 
 
 def copies(kernel: Kernel, descriptors: Sequence[Descriptor]) -> Mapping[int, Copy]:
-    """Return the bulk copies of a kernel, by index of instruction."""
+    """Return a kernel's bulk copies, by index of instruction."""
     result = {}
     sometimes = {
         i
@@ -64,13 +64,15 @@ def copies(kernel: Kernel, descriptors: Sequence[Descriptor]) -> Mapping[int, Co
     return result
 
 
-def descriptor(kernel: Kernel, operand: str, known: Sequence[Descriptor]) -> Descriptor | None:
-    """Return the descriptor of an address, 128 bytes apart."""
+def descriptor(
+    kernel: Kernel, operand: str, descriptors: Sequence[Descriptor]
+) -> Descriptor | None:
+    """Return an address's descriptor, 128 bytes apart."""
     offset, names = kernel.value(operand)
     is_parameter = len(names) == 1 and all("_param_" in name for name, _ in names)
     return (
-        known[offset // 128]
-        if is_parameter and offset % 128 == 0 and offset // 128 < len(known)
+        descriptors[offset // 128]
+        if is_parameter and offset % 128 == 0 and offset // 128 < len(descriptors)
         else None
     )
 
@@ -79,7 +81,7 @@ def descriptor(kernel: Kernel, operand: str, known: Sequence[Descriptor]) -> Des
 # Rules about order hold on every path over basic blocks (`ptx.follow`). `pallas_kernels/README.md`
 # has the table, with the limits of each rule.
 def tensor_maps(kernel: Kernel, descriptors: Sequence[Descriptor]) -> Found:
-    """R1: descriptors meet the driver's rules, and copies match their descriptors."""
+    """R1: descriptors meet the driver's rules, and copies match them."""
     first = kernel.body[0]
     for number, table in enumerate(descriptors):
         yield from ((first, f"descriptor {number}: {fault}") for fault in table.faults())
@@ -99,7 +101,7 @@ def tensor_maps(kernel: Kernel, descriptors: Sequence[Descriptor]) -> Found:
 
 
 def proxies(kernel: Kernel, descriptors: Sequence[Descriptor]) -> Found:
-    """R2: threads' stores to shared memory pass a fence, then a barrier, before TMA and wgmma."""
+    """R2: stores to shared memory pass a fence, then a barrier, before TMA and wgmma."""
     stores = {i for i, copy in copies(kernel, descriptors).items() if not copy.load}
     # a single value that threads hand to threads
     handed = {kernel.value(o.operands[1]) for o in kernel.body if o.opcode.startswith("ld.shared")}
@@ -129,7 +131,7 @@ def proxies(kernel: Kernel, descriptors: Sequence[Descriptor]) -> Found:
 
 
 def groups(kernel: Kernel, descriptors: Sequence[Descriptor]) -> Found:
-    """R3: TMA has read shared memory before it is written again, and before the CTA ends."""
+    """R3: TMA has read shared memory before another write, and before the CTA ends."""
     copy_of = copies(kernel, descriptors)
     events = _group_events(kernel, copy_of)
 
@@ -169,15 +171,15 @@ def groups(kernel: Kernel, descriptors: Sequence[Descriptor]) -> Found:
     return follow(kernel, events, step)
 
 
-def _group_events(kernel: Kernel, known: Mapping[int, Copy]) -> Mapping[int, tuple[str, Any]]:
-    targets = _stored_next(kernel, known)
-    leaves = {name for copy in known.values() for name, _ in copy.shared[1]}
+def _group_events(kernel: Kernel, copies: Mapping[int, Copy]) -> Mapping[int, tuple[str, Any]]:
+    targets = _stored_next(kernel, copies)
+    leaves = {name for copy in copies.values() for name, _ in copy.shared[1]}
     events: dict[int, tuple[str, Any]] = {}
     for i, one in enumerate(kernel.body):
-        if i in known and not known[i].load:
-            events[i] = "store", known[i]
-        elif i in known:
-            events[i] = "write", frozenset({known[i]})
+        if i in copies and not copies[i].load:
+            events[i] = "store", copies[i]
+        elif i in copies:
+            events[i] = "write", frozenset({copies[i]})
         elif one.opcode.startswith(("st.shared", "stmatrix")):
             events[i] = "write", targets.get(i, frozenset())
         elif one.opcode.startswith("cp.async.bulk.commit"):
@@ -193,7 +195,7 @@ def _group_events(kernel: Kernel, known: Mapping[int, Copy]) -> Mapping[int, tup
     return events
 
 
-def _stored_next(kernel: Kernel, known: Mapping[int, Copy]) -> Mapping[int, frozenset[Copy]]:
+def _stored_next(kernel: Kernel, copies: Mapping[int, Copy]) -> Mapping[int, frozenset[Copy]]:
     before: dict[int, frozenset[Copy]] = {}
     result: dict[int, frozenset[Copy]] = {}
     changed = True
@@ -203,8 +205,8 @@ def _stored_next(kernel: Kernel, known: Mapping[int, Copy]) -> Mapping[int, froz
             end, after = kernel.blocks[begin]
             stores = frozenset[Copy]().union(*(before.get(b, frozenset()) for b in after))
             for i in reversed(range(begin, end)):
-                if i in known and not known[i].load:
-                    stores = frozenset({known[i]})
+                if i in copies and not copies[i].load:
+                    stores = frozenset({copies[i]})
                 result[i] = stores
             changed |= before.get(begin) != stores
             before[begin] = stores
@@ -212,13 +214,12 @@ def _stored_next(kernel: Kernel, known: Mapping[int, Copy]) -> Mapping[int, froz
 
 
 def _overlap(first: Copy, second: Copy) -> bool:
-    """Return True if two copies surely share bytes of shared memory."""
     apart, names = minus(first.shared, second.shared)
     return not names and -max(second.nbytes, 1) < -apart < max(first.nbytes, 1)
 
 
 def products(kernel: Kernel, _: Sequence[Descriptor]) -> Found:
-    """R4: registers of wgmma are fenced after threads wrote them, and waited for before use."""
+    """R4: wgmma's registers are fenced after writes, and waited for before use."""
     sums, inputs = {}, {}
     for i, one in enumerate(kernel.body):
         if one.opcode.startswith("wgmma.mma"):
@@ -271,7 +272,7 @@ def products(kernel: Kernel, _: Sequence[Descriptor]) -> Found:
 
 
 def barriers(kernel: Kernel, descriptors: Sequence[Descriptor]) -> Found:
-    """R5: every load is expected, by its bytes, on its barrier."""
+    """R5: loads are expected, by bytes, on their barriers."""
     loads = {i: copy for i, copy in copies(kernel, descriptors).items() if copy.load}
     load_barriers = {copy.barrier for copy in loads.values() if copy.barrier}
     leaves = {
@@ -328,7 +329,7 @@ def arrivals(kernel: Kernel, _: Sequence[Descriptor]) -> Found:
 
 
 def starts(kernel: Kernel, _: Sequence[Descriptor]) -> Found:
-    """R6: barriers are made visible to all their users before the first use."""
+    """R6: barriers are visible to all users before use."""
     clustered = kernel.declared("reqnctapercluster", 1) > 1
     kinds = {
         "mbarrier.init": "make",
@@ -399,7 +400,7 @@ def _reaches(kernel: Kernel, first: int, second: int) -> bool:
 
 
 def read_back(kernel: Kernel, descriptors: Sequence[Descriptor]) -> Found:
-    """R7: sums that TMA adds in memory are complete, for all threads, before they are read."""
+    """R7: sums by TMA are complete, for all threads, before reads."""
     copy_of = copies(kernel, descriptors)
     events = {}
     for i, one in enumerate(kernel.body):
@@ -428,7 +429,7 @@ def read_back(kernel: Kernel, descriptors: Sequence[Descriptor]) -> Found:
 
 
 def limits(kernel: Kernel, _: Sequence[Descriptor]) -> Found:
-    """R8: threads, clusters, registers and memory are within the hardware's limits."""
+    """R8: threads, clusters, registers and memory are within limits."""
     first = kernel.body[0]
     threads = kernel.declared("maxntid", 0)
     cluster = kernel.declared("reqnctapercluster", 1)

@@ -51,18 +51,18 @@ def prefill_attention(
       k: [B, S, Hkv, D] of the same dtype; values beyond `kv_lengths` may be NaN.
       v: like k.
       causal: whether a query sees no key beyond its position.
-      window: positions that a query sees, its own included, from 1; None for all. Needs `causal`.
-      q_offset: position of the first query, below 2**30 in magnitude, one for all rows or int32
-        [B]; negative where the keys begin after the queries.
+      window: positions seen, with a query's own, from 1; None: all. Needs `causal`.
+      q_offset: of the first query, below 2**30 in magnitude, one for all rows or int32 [B];
+        negative if keys begin after queries.
       kv_lengths: keys of each row, from 0 to S, likewise; S by default.
       config: tiles instead of `choose_prefill`.
-      backend: "auto" is "sm90" if it can run and D is 64 or 128, else "reference"; "sm90" raises
-        rather than fall back; "interpret" runs the kernel on a CPU.
+      backend: "auto" is "sm90" if it can run and D is 64 or 128, else "reference"; "sm90" never
+        falls back; "interpret" runs the kernel on a CPU.
 
     Raises:
-      ValueError: an argument outside its range, or sizes that the kernel does not support.
+      ValueError: an argument outside its range, or unsupported sizes.
       KernelUnavailable: the device cannot run `backend`.
-      NotImplementedError: it is differentiated.
+      NotImplementedError: differentiation.
     """
     checks.check_arrays(
         q=(q, 4, "[B, T, Hq, D]"), k=(k, 4, "[B, S, Hkv, D]"), v=(v, 4, "[B, S, Hkv, D]")
@@ -103,7 +103,7 @@ def paged_prefill_attention(
     Args:
       q: bf16, f16 or (reference only) f32.
       k_pages: [P, page, Hkv, D] of the same dtype; rows beyond a length may be NaN.
-      block_tables: page numbers below P; entries beyond a row's length are not followed.
+      block_tables: page numbers below P; those beyond a row's length are not followed.
       kv_lengths: keys of each row, from 0 to max_pages * page, one for all or int32 [B].
       window: as `prefill_attention`.
       soft_cap: scores s become soft_cap * tanh(s / soft_cap), above 0, by the reference alone.
@@ -137,7 +137,7 @@ def decode_attention(
     config: DecodeConfig | None = None,
     backend: Choice = "auto",
 ) -> jax.Array:
-    """Attend from the newest token of each sequence to all its keys in pages.
+    """Attend from each sequence's newest token to its keys in pages.
 
     Token i of sequence b is row i % page of page block_tables[b, i // page]. The query is token
     lengths[b] - 1. Length 0 gives 0.
@@ -145,17 +145,17 @@ def decode_attention(
     Args:
       q: [B, Hq, D], bf16, f16 or (reference only) f32.
       k_pages: [P, page, Hkv, D] of the same dtype; rows beyond a length may be NaN.
-      block_tables: page numbers below P; entries beyond a length are not read.
+      block_tables: page numbers below P; those beyond a length are not read.
       lengths: tokens, from 0 to max_pages * page, one for all or int32 [B].
-      window: tokens that a query sees, its own included, from 1; None for all.
+      window: tokens seen, with a query's own, from 1; None: all.
       config: tiles and splits instead of `choose_decode`.
       backend: "auto" is "sm90" if it can run and supports the sizes (D of 64 or 128, pages of 16,
         32 or a multiple of 64, up to 64 query heads per KV head), else "reference".
 
     Raises:
-      ValueError: an argument outside its range, or sizes that the kernel does not support.
+      ValueError: an argument outside its range, or unsupported sizes.
       KernelUnavailable: the device cannot run `backend`.
-      NotImplementedError: it is differentiated.
+      NotImplementedError: differentiation.
     """
     _check_pages(q, (3, "[B, Hq, D]"), k_pages, v_pages, block_tables)
     rows, capacity = q.shape[0], block_tables.shape[1] * k_pages.shape[1]

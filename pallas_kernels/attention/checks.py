@@ -16,7 +16,7 @@ _DTYPES = (*INPUT_DTYPES, "float32")  # the reference takes float32 too
 
 
 def check_arrays(**arrays: tuple[Any, int, str]) -> None:
-    """Check (array, rank, names of axes) by name: device memory, rank, one dtype."""
+    """Check (array, rank, names of axes) by name: memory, rank, one dtype."""
     dtypes: dict[str, str] = {}
     for name, (array, rank, axes) in arrays.items():
         if not isinstance(array, jax.Array | np.ndarray) or array.ndim != rank:
@@ -44,7 +44,7 @@ def check_heads(q_heads: int, kv_heads: int, q_dim: int, kv_dim: int) -> None:
 
 
 def per_row(name: str, value: Any, rows: int, low: int, high: int) -> Any:
-    """Return int32, a number a row in [low, high]; jax arrays are clamped."""
+    """Return int32, a number a row in [low, high]; jax's are clamped."""
     if isinstance(value, jax.Array):
         shape, kind = value.shape, np.dtype(value.dtype).kind
     else:
@@ -74,14 +74,14 @@ def check_tables(tables: Any, rows: int) -> None:
 
 
 def widths(window: Any, rows: int, *, causal: bool) -> Any:
-    """Return the window of each row as a number for the kernels."""
+    """Return each row's window for the kernels."""
     if window is not None and not causal:
         raise ValueError(f"window={window!r}: expected None where causal=False")
     return per_row("window", UNBOUNDED if window is None else window, rows, 1, UNBOUNDED)
 
 
 def stack_bounds(position: Any, length: Any, window: Any) -> Any:
-    """Return int32 [rows, 3], NumPy unless a part is of jax."""
+    """Return int32 [rows, 3], NumPy unless partly jax."""
     parts = (position, length, window)
     xp = jnp if any(isinstance(part, jax.Array) for part in parts) else np
     return xp.stack([xp.asarray(part) for part in parts], axis=1).astype(np.int32)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pallas_kernels.attention.specs import GROUP_ROWS, Decode, Prefill, itemsize
-from pallas_kernels.counting import ceil_div
 from pallas_kernels.hopper import (
     BARRIER_BYTES,
     MOST_BARRIERS,
@@ -16,6 +15,7 @@ from pallas_kernels.hopper import (
     check_shared_bytes,
     expect,
 )
+from pallas_kernels.integer_math import ceil_div
 
 _PREFILL_WARPGROUPS = 2  # they take turns on the tensor cores
 
@@ -28,7 +28,7 @@ REDUCTION_BYTES = 2048  # what Mosaic sets aside for maxima and sums over a row
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefillConfig:
-    """Tiles of the prefill kernel: two compute warpgroups of 64 queries each, one that loads.
+    """Tiles of the prefill kernel: two compute warpgroups of 64 queries, one that loads.
 
     Rings of K and V have `stages` tiles of `block_kv` keys.
     """
@@ -77,7 +77,7 @@ class DecodeConfig:
         return 1
 
     def pieces(self, page: int) -> int:
-        """Number of TMA copies for one block of keys: one per page."""
+        """TMA copies of a block of keys: one per page."""
         return max(1, self.block_kv // page)
 
 
@@ -90,7 +90,7 @@ def _check_ring(block_kv: int, stages: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """A warpgroup's store of 64 rows: `pieces` of `columns`, through `slots` of shared memory."""
+    """A warpgroup's store of 64 rows: `pieces` of `columns`, through `slots`."""
 
     columns: int
     pieces: int
@@ -102,7 +102,7 @@ class Store:
 
 
 def store(dim: int, out_dtype: str) -> Store:
-    """Return the store of the result: swizzled rows, through up to two slots."""
+    """Return the result's store: swizzled rows, through up to two slots."""
     columns = SWIZZLE_BYTES // itemsize(out_dtype)
     pieces = dim // columns
     return Store(columns, pieces, 2 if pieces % 2 == 0 else 1)
@@ -126,7 +126,7 @@ def decode_shared_bytes(spec: Decode, config: DecodeConfig) -> int:
 
 
 def check_prefill(spec: Prefill, config: PrefillConfig) -> None:
-    """Check the shared memory of one CTA."""
+    """Check one CTA's shared memory."""
     check_shared_bytes(
         prefill_shared_bytes(spec, config), f"stages={config.stages} or block_kv={config.block_kv}"
     )
@@ -147,7 +147,7 @@ def choose_prefill(spec: Prefill) -> PrefillConfig:
 
 
 def choose_decode(spec: Decode, *, sm_count: int) -> DecodeConfig:
-    """Return tiles, and the fewest splits that keep the SMs busy."""
+    """Return tiles, and the fewest splits for busy SMs."""
     config = DecodeConfig(stages=4 if spec.dim == 128 else 6)
     blocks = ceil_div(spec.table * spec.page, config.block_kv)
     splits = choose_splits(spec.batch * spec.kv_heads, blocks, sm_count)

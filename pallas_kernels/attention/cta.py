@@ -8,7 +8,7 @@ from typing import Any
 
 from jax.experimental import pallas as pl
 
-from pallas_kernels.counting import Int, rem
+from pallas_kernels.integer_math import Int, rem
 from pallas_kernels.mosaic import Ref, drain, plgpu
 
 

@@ -15,7 +15,7 @@ from pallas_kernels.attention.config import DecodeConfig, PrefillConfig, choose_
 from pallas_kernels.attention.partial import merge_stacked
 from pallas_kernels.attention.specs import ROW_MULTIPLE, Decode, Prefill
 from pallas_kernels.capability import Backend
-from pallas_kernels.counting import round_up
+from pallas_kernels.integer_math import round_up
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ def run_paged_prefill(
     *,
     launch: Launch,
 ) -> jax.Array:
-    """Read the pages in place (reference), or gather them for a kernel."""
+    """Read pages in place (reference), or gather them."""
     if launch.backend == "reference":
         done = reference.paged_prefill(
             q, k_pages, v_pages, tables, bounds, soft_cap=launch.soft_cap
@@ -86,7 +86,7 @@ def run_decode(
     *,
     launch: Launch,
 ) -> jax.Array:
-    """Group the query heads by KV head, run, merge the splits."""
+    """Group query heads by KV head, run, merge splits."""
     if launch.decode is None:
         part = reference.decode(q, k_pages, v_pages, tables, bounds, soft_cap=launch.soft_cap)
         read: jax.Array = part.out.astype(q.dtype)
@@ -126,7 +126,7 @@ def prefill_spec(q: jax.Array, k: jax.Array, causal: bool) -> Prefill:
 
 
 def decode_spec(q: Any, k_pages: Any, tables: Any) -> Decode:
-    """Return the description of decode arrays, with the group padded to whole swizzled rows."""
+    """Return decode arrays' description, the group padded to whole swizzled rows."""
     pages, page, kv_heads, dim = k_pages.shape
     group = q.shape[1] // kv_heads
     return Decode(

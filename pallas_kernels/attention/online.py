@@ -12,8 +12,8 @@ from jax import lax
 from jax.experimental import pallas as pl
 
 from pallas_kernels.attention.config import Store
-from pallas_kernels.counting import Int, ceil_div, div
 from pallas_kernels.hopper import WGMMA_ROWS
+from pallas_kernels.integer_math import Int, ceil_div, div
 from pallas_kernels.mosaic import Ref, plgpu
 
 _LOG2_E = math.log2(math.e)
@@ -53,7 +53,7 @@ def key_range(
 # Scores are in powers of two (`scale * log2(e)` is folded into the exponent), so one fused
 # multiply-add and one exp2 make a weight. A row that has seen no key has maximum -inf and sum 0.
 def start(dim: int) -> tuple[Value, Value, Value]:
-    """Return (accumulator, row maxima, row sums) before the first key."""
+    """Return the initial (accumulator, row maxima, row sums)."""
     row = plgpu.Layout.WGMMA.reduce(1)
     return (
         plgpu.layout_cast(jnp.zeros((WGMMA_ROWS, dim), jnp.float32), plgpu.Layout.WGMMA),
@@ -65,7 +65,7 @@ def start(dim: int) -> tuple[Value, Value, Value]:
 def weighed(
     scores: Value, first_key: Int, bounds: Bounds, carry: tuple[Value, Value, Value], scale: float
 ) -> tuple[Value, tuple[Value, Value, Value]]:
-    """Return the weights of a block of keys, and the rescaled carry."""
+    """Return a block's weights, and the rescaled carry."""
     acc, maximum, total = carry
     weights, factor, maximum = update(masked(scores, first_key, bounds), maximum, scale)
     acc = acc * lax.broadcast_in_dim(factor, acc.shape, [0])
@@ -121,7 +121,7 @@ def zero_beyond(tile: Ref, first_key: Int, length: Int) -> None:
 
 
 def in_registers(acc: Value, weights: Value, v_tile: Ref, meanwhile: Callable[[], None]) -> Value:
-    """`Product` of the GPU: the weights go from registers to wgmma."""
+    """`Product` of the GPU: weights from registers to wgmma."""
 
     def multiply(ref: Ref) -> None:
         plgpu.wgmma(ref, weights, v_tile)
@@ -133,7 +133,7 @@ def in_registers(acc: Value, weights: Value, v_tile: Ref, meanwhile: Callable[[]
 # Interpret mode lacks wgmma with its left operand in registers, and a wgmma accumulator that starts
 # from values. Only `Product` differs between CPU and GPU.
 def through_memory(scratch: Ref) -> Product:
-    """`Product` of interpret mode: the weights go through shared memory."""
+    """`Product` of interpret mode: weights through shared memory."""
 
     def product(acc: Value, weights: Value, v_tile: Ref, meanwhile: Callable[[], None]) -> Value:
         scratch[...] = weights
@@ -152,7 +152,7 @@ def through_memory(scratch: Ref) -> Product:
 
 
 def finish(acc: Value, maximum: Value, total: Value) -> tuple[Value, Value]:
-    """Return (normalised rows, log-sum-exp); a row without keys gives 0 and -inf."""
+    """Return (normalised rows, log-sum-exp); without keys 0 and -inf."""
     some = total > 0
     inverse = jnp.where(some, 1.0 / total, 0.0)
     lse = jnp.where(some, maximum * _LN_2 + jnp.log(total), -jnp.inf)
@@ -171,7 +171,7 @@ def write(value: Value, staging: Ref, target: Callable[[int], Ref], how: Store) 
 
 
 def options(interpret: Any) -> dict[str, Any]:
-    """Return the options of `plgpu.kernel`: hardware exp2 and log2, or interpret mode."""
+    """Return options of `plgpu.kernel`: hardware exp2 and log2, or interpret mode."""
     if interpret is not None:
         return {"interpret": interpret}
     return {"compiler_params": plgpu.CompilerParams(approx_math=True)}

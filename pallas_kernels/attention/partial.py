@@ -19,7 +19,7 @@ class Partial:
 
 
 def merge_stacked(out: jax.Array, lse: jax.Array) -> Partial:
-    """Merge parts along the first axis, the layout of the decode kernel's results.
+    """Merge parts along the first axis.
 
         lse(K) = log sum_{j in K} exp(s_j)        out(K) = sum_{j in K} exp(s_j - lse(K)) v_j
 

@@ -26,7 +26,7 @@ _BATCHES = (1, 128)  # sequences that decode together
 
 
 def programs(sm_count: int) -> tuple[Program, ...]:
-    """Return the programs of prefill and decode for a GPU or slice of `sm_count` SMs."""
+    """Return prefill and decode programs for `sm_count` SMs."""
     entries: list[Program] = []
     for model, (heads, kv_heads, dim) in MODEL_HEADS.items():
         for batch, queries, keys in _PREFILLS:
@@ -62,7 +62,7 @@ def programs(sm_count: int) -> tuple[Program, ...]:
 
 
 def prefill_program(spec: Prefill, label: str) -> Program:
-    """Return the program of one prefill shape."""
+    """Return one prefill shape's program."""
     config = choose_prefill(spec)
     launch = Launch(backend="sm90", causal=spec.causal, prefill=config)
     keys = (spec.batch, spec.keys, spec.kv_heads, spec.dim)
@@ -83,7 +83,7 @@ def prefill_program(spec: Prefill, label: str) -> Program:
 
 
 def decode_program(spec: Decode, label: str, sm_count: int) -> Program:
-    """Return the program of one decode shape, with the merge of its splits."""
+    """Return one decode shape's program, with the merge of its splits."""
     config = choose_decode(spec, sm_count=sm_count)
     launch = Launch(backend="sm90", decode=config)
     pool = (spec.pages, spec.page, spec.kv_heads, spec.dim)

@@ -22,8 +22,6 @@ Fetch = Callable[[jax.Array], tuple[jax.Array, jax.Array, jax.Array]]
 
 
 class _Score(NamedTuple):
-    """Function from products of queries and keys to scores."""
-
     scale: float
     soft_cap: float | None
 
@@ -62,7 +60,7 @@ def paged_prefill(
     *,
     soft_cap: float | None = None,
 ) -> Partial:
-    """Return causal attention over keys in pages, gathered where seen."""
+    """Return causal attention over paged keys, gathered where seen."""
     page = k_pages.shape[1]
     fetch, block = _from_pages(k_pages, v_pages, tables)
     keys = tables.shape[1] * page
@@ -113,7 +111,7 @@ def decode(
     *,
     soft_cap: float | None = None,
 ) -> Partial:
-    """Return attention of one query a sequence over its pages."""
+    """Return attention of a query a sequence over its pages."""
     fetch, block = _from_pages(k_pages, v_pages, tables)
     done = _attend(
         q[:, None],
@@ -220,7 +218,7 @@ def _attend(
 
 
 def _product(how: str, a: jax.Array, b: jax.Array) -> jax.Array:
-    """Multiply in float32; on a GPU too, where the default would round to fewer bits."""
+    """Multiply in float32, also on a GPU."""
     return jnp.einsum(
         how, a.astype(jnp.float32), b.astype(jnp.float32), precision=lax.Precision.HIGHEST
     )

@@ -16,7 +16,7 @@ from pallas_kernels.attention import online
 from pallas_kernels.attention.config import DecodeConfig, check_decode, store
 from pallas_kernels.attention.cta import Buffers, Walk, load_blocks
 from pallas_kernels.attention.specs import GROUP_ROWS, Decode, array_type
-from pallas_kernels.counting import Int, ceil_div, div, rem
+from pallas_kernels.integer_math import Int, ceil_div, div, rem
 from pallas_kernels.mosaic import Ref, apart, plgpu, swizzled
 
 Kernel = Callable[
@@ -37,13 +37,13 @@ def build(
     """Return `kernel(bounds, tables, q, k_pages, v_pages) -> (out, lse)`.
 
     Returns:
-      A function of `bounds`, int32 [batch, 3] (position of the query, length, window), `tables`,
-      int32 [batch, table], q[batch * kv_heads, group, dim] and pages [pages, page, kv_heads, dim].
-      `out` is [splits * batch * kv_heads, group, dim] in `spec.out_dtype`, `lse` float32 [splits *
-      batch * kv_heads, 64], of which the first `group` count.
+      A function of `bounds`, int32 [batch, 3] (query position, length, window), `tables`, int32
+      [batch, table], q[batch * kv_heads, group, dim] and pages [pages, page, kv_heads, dim]. `out`
+      is [splits * batch * kv_heads, group, dim] in `spec.out_dtype`, `lse` float32 [splits * batch
+      * kv_heads, 64], of which the first `group` count.
 
     Raises:
-      ValueError: too much shared memory, or block and page do not fit.
+      ValueError: too much shared memory, or unfitting block and page.
     """
     check_decode(spec, config)
     sequences = spec.batch * spec.kv_heads
@@ -106,7 +106,7 @@ def build(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cta(Walk):
-    """One CTA's view: its sequence, KV head and share of the keys."""
+    """A CTA's view: sequence, KV head and share of keys."""
 
     spec: Decode
     config: DecodeConfig
@@ -116,24 +116,24 @@ class Cta(Walk):
     lse: Ref
 
     def page(self, number: Int) -> Int:
-        """Return the index in the pool of the sequence's page of this number."""
+        """Return the pool's index of the sequence's page."""
         return self.tables[self.row, number]
 
     @property
     def own(self) -> Ref:
-        """The queries of the group, in global memory."""
+        """The group's queries, in global memory."""
         return self.q.at[self.row * self.spec.kv_heads + self.head, self.all_rows]
 
     @property
     def all_rows(self) -> Any:
-        """The rows of the group, and the rest of the box of 64, which TMA clips."""
+        """The group's rows, and the rest of the box of 64, which TMA clips."""
         return pl.ds(rem(self.row, 1), GROUP_ROWS)
 
 
 def share_of(
     config: DecodeConfig, split: Int, length: Int, position: Int, window: Int
 ) -> tuple[Int, Int, Int]:
-    """Return (first block, number of blocks) of a split, and the last's end."""
+    """Return (first block, number of blocks) of a split, and the last end."""
     begin, total = online.key_range(
         length, position, position, window, causal=True, block=config.block_kv
     )
@@ -142,7 +142,7 @@ def share_of(
 
 
 def load(cta: Cta) -> None:
-    """Load the keys and values of a CTA's share, as the load warpgroup."""
+    """Load a CTA's keys and values, as the load warpgroup."""
     spec, block = cta.spec, cta.config.block_kv
     pieces = cta.config.pieces(spec.page)
     rows = block // pieces  # of one TMA copy
@@ -165,7 +165,7 @@ def load(cta: Cta) -> None:
 
 
 def attend(cta: Cta) -> tuple[Any, Any]:
-    """Return (rows, log-sum-exp) over a CTA's share of the keys, as the compute warpgroup."""
+    """Return (rows, log-sum-exp) over a CTA's keys, as the compute warpgroup."""
     plgpu.copy_gmem_to_smem(cta.own, cta.at.q_s, cta.at.q_full)
     plgpu.barrier_wait(cta.at.q_full)
     carry = lax.fori_loop(

@@ -16,8 +16,8 @@ from pallas_kernels.attention import online
 from pallas_kernels.attention.config import PrefillConfig, check_prefill, store
 from pallas_kernels.attention.cta import Buffers, Walk, load_blocks
 from pallas_kernels.attention.specs import Prefill, array_type
-from pallas_kernels.counting import Int, ceil_div, rem
 from pallas_kernels.hopper import WGMMA_ROWS
+from pallas_kernels.integer_math import Int, ceil_div, rem
 from pallas_kernels.mosaic import Ref, apart, plgpu, swizzled
 
 _ordered: Any = lax.optimization_barrier
@@ -107,7 +107,7 @@ class Cta(Walk):
         return self.query + self.warpgroup * WGMMA_ROWS
 
     def take_turns(self) -> None:
-        """Pass the turn to the other warpgroup and wait for it to return."""
+        """Pass the turn to the other warpgroup and await it."""
         plgpu.barrier_arrive(self.at.turn)
         plgpu.barrier_wait(self.at.turn)
 

@@ -29,7 +29,7 @@ UNBOUNDED = 1 << 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prefill:
-    """q[batch, queries, heads, dim] over k, v[batch, keys, kv_heads, dim], padding included."""
+    """q[batch, queries, heads, dim] over k, v[batch, keys, kv_heads, dim], with padding."""
 
     batch: int
     queries: int
@@ -105,12 +105,12 @@ MODEL_HEADS: Mapping[str, tuple[int, int, int]] = MappingProxyType(
 
 
 def score_scale(dim: int) -> float:
-    """Return the factor of the scores for heads of `dim`."""
+    """Return the scores' factor for heads of `dim`."""
     return 1.0 / math.sqrt(dim)
 
 
 def check_kernel_sizes(dim: int, dtype: str, out_dtype: str) -> None:
-    """Check that the kernels support this head size and these types."""
+    """Check head size and types for the kernels."""
     if dim not in HEAD_DIMS:
         raise ValueError(f"head_dim={dim}: expected {' or '.join(map(str, HEAD_DIMS))}")
     if dtype not in INPUT_DTYPES:
@@ -135,7 +135,7 @@ def page_problem(page: int) -> str | None:
 
 
 def itemsize(dtype: str) -> int:
-    """Return the bytes of an element."""
+    """Return an element's bytes."""
     return np.dtype(jnp.dtype(dtype)).itemsize
 
 

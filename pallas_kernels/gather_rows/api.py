@@ -27,7 +27,7 @@ from pallas_kernels.host_memory import HostArray, host_ref, in_host_memory
 def gather_rows(
     table: Any, ids: Any, *, sm_limit: Number | None = None, backend: Choice = "auto"
 ) -> jax.Array:
-    """Fetch rows of a table that stays in host memory, as an embedding layer does.
+    """Fetch rows of a table in host memory, as for embeddings.
 
     Rows cross the link once for each id. `ids` and `sm_limit` do not recompile; concrete values are
     checked, traced ones clamped.
@@ -36,16 +36,16 @@ def gather_rows(
       table: [V, C], `HostArray` or array, of a type of `DTYPES`; a row is a multiple of 16 bytes.
       ids: integers [T], T from 1, in [0, V).
       sm_limit: SMs of the launch, from 1; all by default.
-      backend: "auto" is "sm90" where it can run, else "reference"; "sm90" raises rather than fall
-        back; "interpret" runs the kernel on a CPU; "reference" copies the whole table to a GPU.
+      backend: "auto" is "sm90" where it can run, else "reference"; "sm90" never falls back;
+        "interpret" runs the kernel on a CPU; "reference" copies the table to a GPU.
 
     Returns:
-      The rows [T, C], in device memory; bit for bit those of the table.
+      The rows [T, C], in device memory, bit for bit.
 
     Raises:
       ValueError: an argument outside its range.
-      KernelUnavailable: the device cannot run `backend`.
-      NotImplementedError: it is differentiated.
+      KernelUnavailable: no device for `backend`.
+      NotImplementedError: differentiation.
     """
     chosen = resolve_backend(backend)
     data = _table(table)
@@ -80,7 +80,7 @@ def launch(
     is_reference: bool = False,
     interpret: Any = None,
 ) -> jax.Array:
-    """Run the kernel on int32 ids, or the same in jax.numpy."""
+    """Run the kernel on int32 ids, or jax.numpy."""
     if is_reference:
         return table[jnp.clip(ids, 0, spec.rows - 1)]
     from pallas_kernels.gather_rows import sm90
@@ -123,7 +123,7 @@ def _check_ids(ids: Any, rows: int) -> None:
 
 
 def _int32(ids: Any) -> jax.Array:
-    """Return the ids as int32; wider types are clamped first, so that none wraps around."""
+    """Return ids as int32; wider types are first clamped."""
     ids = jnp.asarray(ids)
     if ids.dtype in (jnp.uint32, jnp.int64, jnp.uint64):
         ids = jnp.clip(ids, 0, 2**31 - 1)

@@ -13,7 +13,7 @@ _ABSENT = frozenset({"HGMMA", "UTMALDG", "UTMASTG", "UTMAREDG", "USETMAXREG"})
 
 
 def programs(sm_count: int) -> tuple[Program, ...]:
-    """Return the programs of decode and prefill for a GPU or slice of `sm_count` SMs."""
+    """Return decode and prefill programs for `sm_count` SMs."""
     gathers = [(tokens, 128_256, 4096, "bfloat16") for tokens in (1, 8, 32, 512, 2048)]
     gathers += [(64, 32_000, 4096, dtype) for dtype in DTYPES]
     gathers += [

@@ -10,8 +10,8 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu
 
-from pallas_kernels.counting import Int, dealt, div, rem
 from pallas_kernels.gather_rows.specs import GatherRows
+from pallas_kernels.integer_math import Int, dealt, div, rem
 from pallas_kernels.mosaic import Ref, persistent, plgpu
 
 Kernel = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
@@ -25,7 +25,7 @@ Kernel = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 # Pieces are contiguous and multiples of 16 bytes, for which the hardware needs no tensor map and
 # has no limit of 256 elements per side.
 def build(gather: GatherRows, *, interpret: mosaic_gpu.InterpretGPUParams | None = None) -> Kernel:
-    """Return `kernel(table, ids, active) -> out`: int32 ids, clamped, and the working CTAs."""
+    """Return `kernel(table, ids, active) -> out`: clamped int32 ids, working CTAs."""
     pieces, width, stages, ctas = gather.pieces, gather.width, gather.stages, gather.ctas
 
     def body(table: Ref, ids: Ref, limit: Ref, out: Ref, ring: Ref, full: Ref) -> None:

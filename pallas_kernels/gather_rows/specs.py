@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import jax.numpy as jnp
 import numpy as np
 
-from pallas_kernels.counting import ceil_div, round_up
 from pallas_kernels.hopper import BARRIER_BYTES, HOPPER_SMS, expect
+from pallas_kernels.integer_math import ceil_div, round_up
 
 DTYPES = (
     *("bfloat16", "float16", "float32", "float8_e4m3fn", "float8_e5m2"),
@@ -64,10 +64,10 @@ class GatherRows:
 
     @property
     def ctas(self) -> int:
-        """CTAs of the launch, at most the number of pieces."""
+        """CTAs of the launch, at most the pieces."""
         return min(self.sm_count, self.tokens * self.pieces)
 
     @property
     def shared_bytes(self) -> int:
-        """Shared memory of one CTA: the ring and its barriers."""
+        """Shared memory of a CTA: ring and barriers."""
         return self.stages * self.width * self.itemsize + BARRIER_BYTES

@@ -1,4 +1,4 @@
-"""The GEMM core with its exact counts and predicted times."""
+"""The GEMM core with exact counts and predicted times."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""Configuration and plan of a launch from the caller's arguments."""
+"""Configuration and plan of a launch from arguments."""
 
 from __future__ import annotations
 
@@ -48,15 +48,15 @@ def multiply(
     offsets: Any = None,
     group_sizes: Any = None,
 ) -> jax.Array:
-    """Choose the arguments that the caller left open, and launch.
+    """Choose open arguments, and launch.
 
     Args:
-      alpha: share of the columns for SymGEMM; None for the best one.
+      alpha: share of columns for SymGEMM; None: the best.
       sm_split: SMs for SymGEMM, or None.
       sm_limit: SMs of the launch, or None.
-      layer: index into a stack; None for a matrix.
-      cluster: CTAs of a cluster; None to choose it.
-      config: tiles and grid; None to choose them.
+      layer: index into a stack; None: a matrix.
+      cluster: CTAs of a cluster; None: chosen.
+      config: tiles and grid; None: chosen.
 
     Raises:
       ValueError: an argument outside its range.
@@ -102,10 +102,10 @@ def plan_launch(
     sm_limit: Number | None = None,
     layer: Number | None = None,
 ) -> Plan:
-    """Return the run-time scalars of a launch: Python integers, or int32 arrays if one is traced.
+    """Return a launch's run-time scalars: Python integers, or int32 arrays if one is traced.
 
     Raises:
-      ValueError: a concrete argument outside its range, or a path with columns and no SM.
+      ValueError: a concrete argument outside its range, or a path with columns but no SM.
     """
     sizes = counts(config, gemm)
     whole = config.clusters * config.cluster

@@ -1,4 +1,4 @@
-"""Compute warpgroups: they sum a tile section by section and store the sums."""
+"""Compute warpgroups: sums by section, and stores."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
-from pallas_kernels.counting import Int
 from pallas_kernels.gemm.config import accumulator
 from pallas_kernels.gemm.cta import Cta, by_flow
 from pallas_kernels.gemm.dequantise import sums_of_converted
 from pallas_kernels.gemm.epilogue import store_section
 from pallas_kernels.gemm.items import Section, each_section, when
 from pallas_kernels.gemm.rows import Item
+from pallas_kernels.integer_math import Int
 from pallas_kernels.mosaic import Ref, plgpu
 
 
@@ -22,7 +22,7 @@ from pallas_kernels.mosaic import Ref, plgpu
 # The rings alone order the turns: tiles are loaded in that order, and a slot is free for the next
 # tile once the previous warpgroup has read it.
 def compute(cta: Cta) -> None:
-    """Compute this CTA's share, as one of its compute warpgroups."""
+    """Compute this CTA's share, as a compute warpgroup."""
     make = _sums if cta.gemm.quantised is None else sums_of_converted
 
     def at_pass(number: Int, item: Item, start: Int, length: Int) -> None:

@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass, fields
 from types import MappingProxyType
 
-from pallas_kernels.counting import round_up
 from pallas_kernels.gemm.specs import Gemm
 from pallas_kernels.hopper import (
     BARRIER_BYTES,
@@ -21,6 +20,7 @@ from pallas_kernels.hopper import (
     epilogue,
     expect,
 )
+from pallas_kernels.integer_math import round_up
 
 ROW_TILES = (8, 16, 32, 64, 128, 256)
 """Rows of a tile for quantised weights; for others they are multiples of 64."""
@@ -43,8 +43,8 @@ _BARRIER = 8  # bytes
 class Config:
     """Tile sizes, pipeline depths and the launch grid, all compiled in.
 
-    A CTA makes `tm` x `tn` outputs at a time; a K step is a W tile of tk x tn and tk / `x_columns`
-    X tiles of tm x x_columns, in `w_stages` and `x_stages` slots.
+    A CTA makes `tm` x `tn` outputs; a K step is a W tile of tk x tn and tk / `x_columns` X tiles of
+    tm x x_columns, in `w_stages` and `x_stages` slots.
 
     - SymGEMM: W runs `w_ahead` K steps ahead, once for the `cluster * tm` rows of a cluster.
     - AsymGEMM (`asym`): W's slots are the `kc` rows of a K pass.
@@ -99,7 +99,7 @@ class Config:
 
     @property
     def clusters(self) -> int:
-        """Number of clusters in the grid; SMs that do not fill one stay idle."""
+        """Clusters in the grid; further SMs stay idle."""
         return self.sm_count // self.cluster
 
     @property
@@ -114,12 +114,12 @@ class Config:
 
     @property
     def w_ahead(self) -> int:
-        """K steps by which SymGEMM loads W ahead of X."""
+        """K steps of SymGEMM's W ahead of X."""
         return max(0, self.w_stages - -(-self.x_stages // self.x_steps))
 
     @property
     def kc(self) -> int:
-        """Rows of W of a K pass of AsymGEMM; 0 without it."""
+        """Rows of W of AsymGEMM's K pass, or 0."""
         return self.w_stages * self.tk if self.asym else 0
 
     @property
@@ -129,12 +129,12 @@ class Config:
 
     @property
     def warpgroup_rows(self) -> int:
-        """Rows of a tile that one compute warpgroup owns, for weights that are not quantised."""
+        """Rows of a tile of a compute warpgroup, for unquantised weights."""
         return self.tm * self.turns // self.warpgroups
 
     @property
     def warpgroup_columns(self) -> int:
-        """Columns of a tile that one compute warpgroup owns, for quantised weights."""
+        """Columns of a tile of a compute warpgroup, for quantised weights."""
         return self.tn // self.warpgroups
 
 
@@ -142,14 +142,14 @@ _DEFAULTS = MappingProxyType({field.name: field.default for field in fields(Conf
 
 
 def accumulator(config: Config, gemm: Gemm) -> tuple[int, int]:
-    """Return the shape of a warpgroup's accumulator, O's or its transpose's."""
+    """Return a warpgroup's accumulator shape, O's or its transpose's."""
     if gemm.transposed:
         return config.warpgroup_columns, config.tm
     return config.warpgroup_rows, config.tn
 
 
 def o_epilogue(config: Config, gemm: Gemm) -> Epilogue:
-    """Return the epilogue of a warpgroup's part of a tile of O."""
+    """Return the epilogue of a warpgroup's part of O."""
     if not gemm.transposed:
         return epilogue(config.warpgroup_rows, config.tn, gemm.out_itemsize)
     rows = min(config.tm, SWIZZLE_BYTES // gemm.out_itemsize)  # a slot has the bytes of one of sums
@@ -164,29 +164,29 @@ def sums_epilogue(config: Config, gemm: Gemm) -> Epilogue:
 
 
 def sums_apart(config: Config, gemm: Gemm) -> bool:
-    """Return True if AsymGEMM adds partial sums outside of a float32 O."""
+    """Return whether AsymGEMM adds partial sums outside a float32 O."""
     if gemm.k <= config.kc or not config.asym:
         return False
     return gemm.out_dtype != "float32" or gemm.transposed or gemm.experts is not None
 
 
 def piece_size(config: Config, gemm: Gemm) -> int:
-    """Return the weights along K with one scale within every K step."""
+    """Return the weights along K with one scale in every K step."""
     return config.tk if gemm.groups == 1 else math.gcd(gemm.group_size, config.tk)
 
 
 def scales_pieces(config: Config, gemm: Gemm) -> bool:
-    """Return True if a K step has several pieces, each with its own partial sums."""
+    """Return whether a K step has several pieces, with own partial sums."""
     return piece_size(config, gemm) < config.tk
 
 
 def sum_size(config: Config, gemm: Gemm) -> int:
-    """Return the columns of X that are summed for an offset's product."""
+    """Return X's columns summed for an offset's product."""
     return piece_size(config, gemm) if scales_pieces(config, gemm) else gemm.group_size
 
 
 def scales_weights(config: Config, gemm: Gemm) -> bool:
-    """Return True if weights are scaled and rounded before the product, to save registers."""
+    """Return whether weights are scaled before the product, to save registers."""
     return gemm.groups > 1 and config.tm * config.warpgroup_columns > _TWO_ACCUMULATORS
 
 
@@ -212,7 +212,7 @@ class Rings:
 
 
 def rings(config: Config, gemm: Gemm) -> Rings:
-    """Return the slots of a CTA."""
+    """Return a CTA's slots."""
     k_steps = -(-gemm.k // config.tk)
     rows, steps = 1, k_steps
     if gemm.groups > 1:
@@ -242,7 +242,7 @@ def pass_unit(config: Config, gemm: Gemm) -> int:
 
 
 def shared_bytes(config: Config, gemm: Gemm) -> int:
-    """Return the bytes of shared memory of one CTA: tiles, output slots, barriers."""
+    """Return a CTA's shared memory bytes: tiles, output slots, barriers."""
     store = o_epilogue(config, gemm).nbytes(gemm.out_itemsize)
     # full and empty of each slot; "empty" of either dataflow
     full = _full(config, gemm)
@@ -276,7 +276,7 @@ def check_fits(config: Config, gemm: Gemm) -> None:
     """Check that `config` can run `gemm`.
 
     Raises:
-      ValueError: tiles are no operands of wgmma, or a CTA lacks registers or shared memory.
+      ValueError: no operands of wgmma, or too few registers or shared memory.
     """
     if gemm.quantised is None:
         _check_plain(config)
@@ -339,7 +339,7 @@ def _check_quantised(config: Config, gemm: Gemm) -> None:
 
 
 def most_rows(gemm: Gemm, tk: int) -> int:
-    """Return the largest row tile for quantised weights, with 64 columns a warpgroup."""
+    """Return the largest row tile for quantised weights, at 64 columns a warpgroup."""
     config = Config(tm=max(ROW_TILES), tk=tk, asym=False)
     return _TWO_ACCUMULATORS // WGMMA_ROWS if _needs_two_accumulators(config, gemm) else config.tm
 

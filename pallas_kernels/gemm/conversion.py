@@ -1,4 +1,4 @@
-"""Weights in registers: from a tile of stored numbers to left operands of wgmma."""
+"""Weights in registers: from stored numbers to left operands of wgmma."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _HALF = PACK_BLOCK // 2
 
 
 def piece(stored: Any, number: int, *, kind: Kind, dtype: Any, width: int) -> Any:
-    """Convert one of the contiguous pieces of K in a tile [rows, stored columns].
+    """Convert a contiguous piece of K in a tile [rows, stored columns].
 
     Args:
-      number: index of the piece along K.
+      number: index along K.
       width: weights of a piece; for int4 a divisor of 64.
     """
     first = number * width
@@ -43,18 +43,18 @@ def widest(kind: Kind) -> int:
 
 
 def scaled(weights: Any, scale: Any) -> Any:
-    """Multiply the rows of a piece by their scales, in float32, and round."""
+    """Multiply a piece's rows by scales, in float32, and round."""
     product = weights.astype(jnp.float32) * lax.broadcast_in_dim(scale, weights.shape, (0,))
     return product.astype(weights.dtype)
 
 
 # Exact for every kind: int8 and e4m3 have at most 8 significant bits, as many as bfloat16.
 def operand(weights: Any, detour: Ref | None, column: int) -> Any:
-    """Return the left operand of wgmma: in registers, or in shared memory for interpret mode.
+    """Return wgmma's left operand in registers, or shared memory for interpret mode.
 
     Args:
-      detour: tile with the rows of the piece; None for registers.
-      column: first column of the piece in the tile.
+      detour: tile with the piece's rows; None for registers.
+      column: first column in the tile.
     """
     if detour is None:
         return weights

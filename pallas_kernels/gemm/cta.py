@@ -10,7 +10,6 @@ import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
 
-from pallas_kernels.counting import Int, rem, where
 from pallas_kernels.gemm.config import (
     Config,
     Rings,
@@ -24,13 +23,14 @@ from pallas_kernels.gemm.rows import Item, OneMatrix
 from pallas_kernels.gemm.schedule import Counts, first_pass, passes
 from pallas_kernels.gemm.specs import PACK_MULTIPLE, Gemm
 from pallas_kernels.hopper import SWIZZLE_BYTES
+from pallas_kernels.integer_math import Int, rem, where
 from pallas_kernels.mosaic import Ref, plgpu, swizzled
 
 Accumulate = Callable[[Ref, Ref], None]
 
 
 def by_flow(is_sym: Any, sym: Callable[[], None], asym: Callable[[], None]) -> None:
-    """Run what differs by dataflow; `is_sym` is True itself in kernels without AsymGEMM."""
+    """Run what differs by dataflow; without AsymGEMM `is_sym` is True."""
     if is_sym is True:
         sym()
     else:
@@ -39,9 +39,9 @@ def by_flow(is_sym: Any, sym: Callable[[], None], asym: Callable[[], None]) -> N
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ring:
-    """Slots in shared memory with their barriers; slot = number of the tile mod size.
+    """Slots in shared memory with barriers; slot = tile number mod size.
 
-    "full": the tile has arrived; "empty": all compute warpgroups (of the cluster) have read it.
+    "full": arrived; "empty": read by all compute warpgroups (of the cluster).
     """
 
     size: int
@@ -56,7 +56,7 @@ class Ring:
         return rem(number, self.size)
 
     def arrived(self, slot: Int, turn: Int = 0) -> Ref:
-        """Return the barrier "full" of a slot for the warpgroup that reads its tile."""
+        """Return a slot's barrier "full" for the reading warpgroup."""
         return self.full.at[slot if self.turns == 1 else turn * self.size + slot]
 
     def free(self, slot: Int) -> None:
@@ -64,7 +64,7 @@ class Ring:
         self._at_empty(plgpu.barrier_arrive, slot)
 
     def await_free(self, number: Int) -> None:
-        """Wait until the slot of tile `number` is free, as all slots are at first."""
+        """Wait until the slot of tile `number` is free."""
         pl.when(number >= self.size)(lambda: self._at_empty(plgpu.barrier_wait, self.slot(number)))
 
     def drain(self, used: Int) -> None:
@@ -84,7 +84,7 @@ class Ring:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cta:
-    """One CTA's view: its operands, its share of the work, its buffers."""
+    """A CTA's view: operands, share of work, buffers."""
 
     config: Config
     gemm: Gemm
@@ -113,11 +113,11 @@ class Cta:
 
     @property
     def is_sym(self) -> Any:
-        """Mark of a CTA that runs SymGEMM: True itself if all do."""
+        """Mark of a SymGEMM CTA: True if all are."""
         return self.rows.at.is_sym
 
     def copy(self, source: Ref, target: Ref, arrived: Ref, shared_in: str | None) -> None:
-        """Load a tile, multicast in parts if the cluster shares it."""
+        """Load a tile, multicast in parts if shared."""
 
         def one(**options: str) -> Callable[[], None]:
             return lambda: plgpu.copy_gmem_to_smem(source, target, arrived, **options)
@@ -132,7 +132,7 @@ class Cta:
             by_flow(self.is_sym, one(), multicast)
 
     def w_tile(self, item: Item, k_step: Int, slot: Ref) -> list[tuple[Ref, Ref]]:
-        """Pair a tk x tn piece of an item's strip with its slot."""
+        """Pair a tk x tn piece of a strip with its slot."""
         tn, layout, block = self.config.tn, self.gemm.w_layout, PACK_MULTIPLE
         stored, matrix = _stored(self.gemm, self.config.tk), of_expert(self.w, item)
         if layout == "tiles":
@@ -147,22 +147,22 @@ class Cta:
         return [(matrix.at[(ns, ks) if layout == "nk" else (ks, ns)], slot)]
 
     def x_tile(self, top: Int, column: Int) -> Ref:
-        """Return the piece of X in global memory that begins at this row and column."""
+        """Return the piece of X in global memory at a row and column."""
         return self.x.at[pl.ds(top, self.config.tm), pl.ds(column, self.config.x_columns)]
 
     @property
     def turn(self) -> Int:
-        """Share of this warpgroup in tiles that warpgroups take in turn."""
+        """This warpgroup's share in tiles taken in turn."""
         return self.warpgroup if self.config.ping_pong else 0
 
     @property
     def w_turn(self) -> Int:
-        """The same in tiles of W, which all warpgroups read in AsymGEMM."""
+        """The same in W's tiles, which all warpgroups read in AsymGEMM."""
         return where(self.is_sym, self.turn, 0)
 
     @property
     def own_begin(self) -> Int:
-        """First row (for quantised weights, column) of this warpgroup's part of a tile."""
+        """First row (quantised: column) of this warpgroup's part of a tile."""
         size = accumulator(self.config, self.gemm)[0]
         return 0 if self.config.ping_pong else self.warpgroup * size
 
@@ -196,12 +196,12 @@ class Cta:
 
 
 def of_expert(array: Ref, item: Item) -> Ref:
-    """Return the matrix of an item's expert; the only one without experts."""
+    """Return the matrix of an item's expert, or the only one."""
     return array if item.expert is None else array.at[item.expert]
 
 
 def w_copies(config: Config, gemm: Gemm) -> int:
-    """Return the copies for a tile of W: one, or one per 64 columns if tile-major."""
+    """Return the copies of a tile of W: one, or one per 64 columns if tile-major."""
     return config.tn // PACK_MULTIPLE if gemm.w_layout == "tiles" else 1
 
 
@@ -224,7 +224,7 @@ def scratch_types(gemm: Gemm, config: Config, *, detour: bool, sums: bool) -> li
 def rings_of(
     config: Config, gemm: Gemm, tiles: dict[str, Ref], barriers: dict[str, Any], is_sym: Any
 ) -> dict[str, Any]:
-    """Return the rings over the buffers of `scratch_types`, as arguments of `Cta`."""
+    """Return the rings over `scratch_types`' buffers, for `Cta`."""
     sizes = rings(config, gemm)
 
     def ring(name: str) -> Ring | None:
@@ -271,7 +271,7 @@ def _tiles(gemm: Gemm, config: Config) -> dict[str, Any]:
 
 
 def _barriers(gemm: Gemm, config: Config) -> dict[str, tuple[Any, list[Any]]]:
-    """Full and empty of each ring; a multicast tile is freed by all CTAs."""
+    """Return full and empty of each ring; all CTAs free a multicast tile."""
     sizes = rings(config, gemm)
 
     def ring(name: str, copies: int, *, readers: tuple[int, int], shared: bool) -> Any:

@@ -9,12 +9,12 @@ import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
 
-from pallas_kernels.counting import Int, rem
 from pallas_kernels.gemm.config import accumulator, piece_size, scales_pieces, scales_weights
 from pallas_kernels.gemm.conversion import operand, piece, scaled, widest
 from pallas_kernels.gemm.cta import Cta, Ring
 from pallas_kernels.gemm.items import Section, both, when
 from pallas_kernels.hopper import WGMMA_ROWS
+from pallas_kernels.integer_math import Int, rem
 from pallas_kernels.mosaic import Ref, plgpu
 
 
@@ -28,7 +28,7 @@ from pallas_kernels.mosaic import Ref, plgpu
 # x): the second part is the offset times the sum of the same X, which the launch computes
 # beforehand.
 def sums_of_converted(cta: Cta, section: Section) -> Any:
-    """Return the sums of a section, scaled and with offsets added."""
+    """Return a section's sums, scaled and with offsets."""
     if scales_weights(cta.config, cta.gemm):
         return _of_scaled_weights(cta, section)
     if scales_pieces(cta.config, cta.gemm):
@@ -103,9 +103,11 @@ def _of_pieces(cta: Cta, section: Section) -> Any:
             sum_row = within * pieces_of_step + number
             row = lax.div(sum_row, pieces_of_group)
 
-            def add(total: Any, partial: Any = partial, row: Int = row, at: Int = sum_row) -> Any:
+            def add(
+                total: Any, partial: Any = partial, row: Int = row, sum_row: Int = sum_row
+            ) -> Any:
                 summed = _sum(total, partial, _scale(cta, slot, row))
-                return _shifted(cta, section, summed, (slot, row), (sum_slot, at))
+                return _shifted(cta, section, summed, (slot, row), (sum_slot, sum_row))
 
             total = _done(cta, add, total)
         is_last = (within == steps - 1) | (step == section.length - 1)
@@ -119,7 +121,7 @@ def _of_pieces(cta: Cta, section: Section) -> Any:
 
 
 def _done(cta: Cta, add: Callable[[Any], Any], total: Any) -> Any:
-    """Return `add(total)`, in a loop that the compiler cannot postpone."""
+    """Return `add(total)`, in a loop that cannot be postponed."""
     if cta.config.tm <= WGMMA_ROWS:
         return add(total)
     once = jnp.minimum(cta.rows.at.plan.active_clusters, 1)  # there is no item without a cluster
@@ -142,7 +144,7 @@ def _groups(cta: Cta, section: Section) -> tuple[Int, Int, Int]:
 def _multiply(
     cta: Cta, section: Section, acc: Ref, first: Int, steps: Int, scale: Any | None
 ) -> None:
-    """Add the products of some K steps, each done before its registers change."""
+    """Add the products of K steps, each before its registers change."""
     config, x_steps = cta.config, cta.config.x_steps
     kind = cta.gemm.quantised.kind  # type: ignore[union-attr]
 
@@ -194,7 +196,6 @@ def _release_x(cta: Cta, x_counter: Int) -> None:
 
 
 def _scale(cta: Cta, slot: Int, row: Int) -> Any:
-    """Return this warpgroup's scales of a row in shared memory as float32."""
     return _column(cta.scale_ring.tiles.at[slot, row, cta.own])  # type: ignore[union-attr]
 
 
@@ -209,11 +210,11 @@ def _sum(total: Any | None, partial: Any, scale: Any) -> Any:
 
 
 def _shifted(
-    cta: Cta, section: Section, total: Any, at: tuple[Int, Int], sum_at: tuple[Int, Int]
+    cta: Cta, section: Section, total: Any, index: tuple[Int, Int], sum_at: tuple[Int, Int]
 ) -> Any:
     if cta.offset_tiles is None or cta.sum_ring is None:
         return total
-    offsets = _column(cta.offset_tiles.at[(*at, cta.own)])
+    offsets = _column(cta.offset_tiles.at[(*index, cta.own)])
     if cta.gemm.groups == 1 and section.first is not True:
         # sums of all of X, once
         offsets = offsets * jnp.where(section.first, jnp.float32(1), jnp.float32(0))

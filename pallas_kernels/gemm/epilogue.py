@@ -10,12 +10,12 @@ import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
 
-from pallas_kernels.counting import Int, dealt
 from pallas_kernels.gemm.config import accumulator, o_epilogue, sums_epilogue
 from pallas_kernels.gemm.cta import Accumulate, Cta, by_flow
 from pallas_kernels.gemm.items import Section
 from pallas_kernels.gemm.rows import Item, OfExperts
 from pallas_kernels.hopper import Piece
+from pallas_kernels.integer_math import Int, dealt
 from pallas_kernels.mosaic import Ref, plgpu
 
 
@@ -66,7 +66,7 @@ def store_section(cta: Cta, acc: Any, section: Section) -> None:
 
 
 def store_zeros(cta: Cta) -> None:
-    """Write zeros to this CTA's share of the rows that belong to no expert."""
+    """Write zeros to this CTA's share of rows without expert."""
     assert isinstance(cta.rows, OfExperts)
     rows = cta.rows
     store = o_epilogue(cta.config, cta.gemm)

@@ -74,12 +74,12 @@ def choose(
     cluster: int | None = 1,
     alpha: float | None = None,
 ) -> Config:
-    """Return the configuration for `gemm` with the smallest predicted time.
+    """Return the predicted fastest configuration for `gemm`.
 
     Args:
       sm_count: SMs of the launch; all by default.
-      cluster: CTAs along M that share a W tile; None to choose it.
-      alpha: share of the columns for SymGEMM; None for the best of each configuration.
+      cluster: CTAs along M that share a W tile; None: chosen.
+      alpha: share of columns for SymGEMM; None: the best of each configuration.
 
     Raises:
       ValueError: an argument outside its range.
@@ -95,7 +95,7 @@ def choice(
     cluster: int | None = None,
     alpha: float | None = None,
 ) -> Chosen:
-    """Return configuration and alpha within 1% of the fastest; arguments as for `choose`."""
+    """Return configuration and alpha within 1% of the fastest; as `choose`."""
     machine = machine_for() if machine is None else machine
     if sm_count is not None:
         expect(sm_count >= 1, "sm_count", sm_count, "a number above 0")
@@ -117,7 +117,7 @@ def explain(
     cluster: int | None = None,
     alpha: float | None = None,
 ) -> str:
-    """Return a short text of `choice`'s result, time and rates."""
+    """Return `choice`'s result, time and rates as text."""
     machine = machine_for() if machine is None else machine
     best = choice(gemm, machine, sm_count=sm_count, cluster=cluster, alpha=alpha)
     c = best.config
@@ -151,7 +151,7 @@ def candidates(gemm: Gemm, machine: Machine, cluster: int | None = None) -> Iter
 
 
 def smallest_cluster(rows: int, tm: int = 256) -> int:
-    """Return the smallest cluster with one reading of W for so many rows, or 8."""
+    """Return the smallest cluster that reads W once, or 8."""
     return next((c for c in CLUSTERS if c * tm >= rows), CLUSTERS[-1])
 
 

@@ -10,14 +10,14 @@ import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
 
-from pallas_kernels.counting import Int, ceil_div, dealt, div, where
 from pallas_kernels.gemm.cta import Cta
 from pallas_kernels.gemm.rows import Item
+from pallas_kernels.integer_math import Int, ceil_div, dealt, div, where
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """A warpgroup's unit of summation: K steps of a tile; constant flags are Python bools."""
+    """A warpgroup's sum: K steps of a tile; constant flags are Python bools."""
 
     item: Int  # its number among this CTA's
     strip: Item  # whose W it is
@@ -99,7 +99,7 @@ def _times(count: Int, body: Callable[[Int], None]) -> None:
 
 
 def sum_blocks(cta: Cta) -> Int:
-    """Return the blocks of sums of X for each tile of rows."""
+    """Return blocks of sums of X for each row tile."""
     return cta.passes if cta.gemm.groups == 1 else cta.rings.blocks(cta.sizes.k_steps)
 
 

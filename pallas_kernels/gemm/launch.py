@@ -29,7 +29,7 @@ def launch(
     interpret: Any = None,
     columns: int,
 ) -> jax.Array:
-    """Pad x, run the kernel (the reference if there is no `config`), cut the result.
+    """Pad x, run the kernel (without `config` the reference), cut the result.
 
     Args:
       x: without padding.
@@ -60,7 +60,7 @@ def launch(
 
 
 def tables_of(group_sizes: Any, gemm: Gemm, config: Config, xp: Any = jnp) -> tuple[list[Any], Any]:
-    """Return the block table of SymGEMM, then of experts with rows, and three counts."""
+    """Return the block tables of SymGEMM and of experts with rows, and three counts."""
     table, with_expert, blocks = block_table(group_sizes, gemm.m, config.block_rows, xp=xp)
     whole, experts, _ = block_table(group_sizes, gemm.m, whole_rows(gemm.m), xp=xp)
     return [xp.concatenate([table, whole])], xp.stack([with_expert, blocks, experts])

@@ -25,7 +25,7 @@ def row_major(w: Any) -> Any:
 
 
 def pack_int4(values: np.ndarray) -> np.ndarray:
-    """Pack int8 numbers from -8 to 7, [.., K], to [.., K / 2]; K in whole blocks."""
+    """Pack int8 numbers of -8 to 7, [.., K], to [.., K / 2]; K in whole blocks."""
     halves = values.reshape(*values.shape[:-1], -1, 2, PACK_BLOCK // 2)
     packed = (halves[..., 0, :] & 0x0F) | (halves[..., 1, :] << 4)
     return packed.astype(np.int8).reshape(*values.shape[:-1], -1)

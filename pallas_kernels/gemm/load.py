@@ -1,4 +1,4 @@
-"""Load warpgroup: it fills the rings and waits for their slots."""
+"""Load warpgroup: fills rings and awaits slots."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
 
-from pallas_kernels.counting import Int, div, rem, where
 from pallas_kernels.gemm.cta import Cta, of_expert
 from pallas_kernels.gemm.items import Section, each_section, sum_blocks, when
 from pallas_kernels.gemm.rows import Item
+from pallas_kernels.integer_math import Int, div, rem, where
 
 
 # SymGEMM streams W with the X of one tile of rows; W runs ahead, across items. AsymGEMM loads the W

@@ -1,4 +1,4 @@
-"""Rates and sizes of a device that determine the time of a launch."""
+"""Rates and sizes of a device, for launch times."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DEFAULT_DEVICE = "NVIDIA H200"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """Rates and sizes of one device, with their source.
+    """Rates and sizes of a device, with source.
 
     Rates are sustained; _gbps is 1e9 bytes/s in one direction (HBM: read plus written).
     """
@@ -62,7 +62,7 @@ class Machine:
         )
 
     def with_sms(self, sm_count: int) -> Machine:
-        """Return the machine for `sm_count` SMs; link and HBM stay whole."""
+        """Return the machine for `sm_count` SMs; link and HBM stay."""
         if sm_count == self.sm_count:
             return self
         share = sm_count / self.sm_count
@@ -135,13 +135,13 @@ _RATES = tuple(f.name for f in fields(Machine) if f.name not in ("device", "sm_c
 def machine_for(
     device: str = DEFAULT_DEVICE, *, sm_count: int | None = None, measured: bool = True
 ) -> Machine:
-    """Return the rates and sizes of a device: measured, else the datasheet's, else an H200's.
+    """Return a device's rates and sizes: measured, else the datasheet's, else an H200's.
 
     A MIG slice ("<device> MIG 1g.18gb") has its share, by SMs, of HBM and L2.
 
     Args:
       device: jax's device_kind.
-      sm_count: SMs of the device or of the launch.
+      sm_count: SMs of device or launch.
     """
     device_kind = max((kind for kind in MACHINES if device.startswith(kind)), key=len, default=None)
     whole = MACHINES[device_kind or DEFAULT_DEVICE]
@@ -161,7 +161,7 @@ def machine_for(
 
 
 def present_machine() -> Machine:
-    """Return `machine_for` the default device of jax; without a GPU, for an H200."""
+    """Return `machine_for` jax's default device, without a GPU an H200."""
     import jax
 
     first: Any = jax.devices()[0]

@@ -87,17 +87,16 @@ def predict(gemm: Gemm, config: Config, plan: Plan, machine: Machine) -> Predict
 
 
 def _convert_s(gemm: Gemm, config: Config, machine: Machine) -> float:
-    """Return the seconds that a warpgroup needs to convert its weights of a K step."""
     if gemm.quantised is None:
         return 0.0
     return config.warpgroup_columns * config.tk / _WARPGROUP_THREADS * machine.convert_s
 
 
 def plans(gemm: Gemm, config: Config, alphas: Any, sm_limit: int | None = None) -> Plan:
-    """Return the plans of a launch for an array of alphas, with the balanced SM split.
+    """Return a launch's plans for an array of alphas, with balanced SM split.
 
     Args:
-      alphas: shares of the columns for SymGEMM.
+      alphas: shares of columns for SymGEMM.
       sm_limit: SMs of the launch; all by default.
     """
     return sharing.traced_plan(
@@ -112,7 +111,7 @@ def plans(gemm: Gemm, config: Config, alphas: Any, sm_limit: int | None = None) 
 
 
 def equals(predictions: Sequence[Prediction]) -> np.ndarray:
-    """Return the mask of equally good launches in the flattened predictions."""
+    """Return the mask of equally good launches."""
     times, totals, sums = (
         np.concatenate([np.atleast_1d(key(one)) for one in predictions])
         for key in (
@@ -127,7 +126,7 @@ def equals(predictions: Sequence[Prediction]) -> np.ndarray:
 
 
 def best_of(prediction: Prediction) -> int:
-    """Return the index of the best launch, of equals the last."""
+    """Return the best launch's index, of equals the last."""
     good = equals((prediction,))
     totals = np.broadcast_to(prediction.sum_s, np.shape(prediction.time_s))[good]
     return int(good[len(totals) - 1 - np.argmin(totals[::-1])])
@@ -137,7 +136,7 @@ def best_of(prediction: Prediction) -> int:
 def best_alpha(
     gemm: Gemm, config: Config, machine: Machine, *, sm_limit: int | None = None
 ) -> float:
-    """Return the alpha with the smallest predicted time, a whole number of strips."""
+    """Return the predicted fastest alpha, in whole strips."""
     strips = counts(config, gemm).strips
     alphas = reachable(np.linspace(0, 1, min(strips + 1, _ALPHAS)), config, gemm, sm_limit)
     return float(
@@ -148,7 +147,7 @@ def best_alpha(
 def reachable(
     alphas: Iterable[float], config: Config, gemm: Gemm, sm_limit: int | None = None
 ) -> np.ndarray:
-    """Return the distinct alphas of whole strips that the launch can run."""
+    """Return the distinct alphas of whole strips."""
     if not config.asym:
         return np.ones(1)
     strips = counts(config, gemm).strips

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from pallas_kernels.counting import round_up
 from pallas_kernels.gemm.config import Config, shared_bytes, sums_apart
 from pallas_kernels.gemm.heuristics import FAMILY, choose, smallest_cluster
 from pallas_kernels.gemm.launch import launch
 from pallas_kernels.gemm.schedule import PLAN_FIELDS
 from pallas_kernels.gemm.specs import MODEL_EXPERTS, ROW_MULTIPLE, Gemm, Quantised
 from pallas_kernels.hopper import CLUSTERS
+from pallas_kernels.integer_math import round_up
 from pallas_kernels.program import Argument, Program
 
 _OPCODES = frozenset({"HGMMA", "UTMALDG", "UTMASTG", "USETMAXREG"})
@@ -67,12 +67,12 @@ def programs(sm_count: int) -> tuple[Program, ...]:
 def program(
     name: str, gemm: Gemm, config: Config, *, rows: int | None = None, columns: int | None = None
 ) -> Program:
-    """Return one launch as a program: operands and run-time scalars in, the product out.
+    """Return a launch as a program: operands and run-time scalars in, product out.
 
-    Weights, scales and offsets are in host memory; int4 weights are the packed array.
+    Weights, scales and offsets are in host memory; int4 weights are packed.
 
     Args:
-      rows: of x and of the result; those and `columns` default to `gemm`'s.
+      rows: of x and the result; `gemm`'s by default, like `columns`.
     """
     rows, columns = rows or gemm.m, columns or gemm.n
     # Added by TMA are the sums of passes between the first, which stores, and where they are apart

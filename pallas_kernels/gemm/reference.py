@@ -43,7 +43,7 @@ def matmul(
 
 
 def sums_of(x: Float[Array, "m k"], size: int) -> Float[Array, "k_over_size m"]:
-    """Return the float32 sums of `size` neighbours along K, the factors of offsets."""
+    """Return float32 sums of `size` neighbours along K, the offsets' factors."""
     m, k = x.shape
     return x.astype(jnp.float32).reshape(m, k // size, size).sum(-1).T
 
@@ -51,7 +51,6 @@ def sums_of(x: Float[Array, "m k"], size: int) -> Float[Array, "k_over_size m"]:
 def _one(
     gemm: Gemm, x: jax.Array, w: jax.Array, scales: Any = None, offsets: Any = None
 ) -> jax.Array:
-    """Return the product with one matrix in float32."""
     if scales is not None:
         return _converted(gemm, x, w, scales, offsets)
     matrix = row_major(w) if gemm.w_layout == "tiles" else w
@@ -67,7 +66,7 @@ def _one(
 
 
 def _converted(gemm: Gemm, x: jax.Array, data: jax.Array, scales: Any, offsets: Any) -> jax.Array:
-    """Scale weights (and add their offsets) in float32, in chunks of K."""
+    """Scale weights (and add offsets) in float32, in chunks of K."""
     size = _chunk(gemm)
     stored_size, groups = data.shape[1] * size // gemm.k, max(1, size // gemm.group_size)
     is_int4 = gemm.quantised is not None and gemm.quantised.kind == "int4"
@@ -109,7 +108,7 @@ def _matrix(gemm: Gemm, arrays: tuple[Any, ...], number: jax.Array | int) -> tup
 
 
 def _stored_of(stack: jax.Array, number: jax.Array | int) -> jax.Array:
-    """Return one matrix of a stack; barriers keep XLA from conversion of the whole stack."""
+    """Return one matrix of a stack; barriers keep XLA from conversion of the stack."""
     if stack.dtype.itemsize != 1 or jnp.issubdtype(stack.dtype, jnp.integer):
         whole: jax.Array = lax.dynamic_index_in_dim(stack, number, keepdims=False)
         return whole

@@ -8,16 +8,16 @@ from typing import Any
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
-from pallas_kernels.counting import Int, ceil_div, dealt, div, rem, where
 from pallas_kernels.gemm.config import Config
 from pallas_kernels.gemm.schedule import FIELDS, Block, Counts, Plan, place, strip_groups
 from pallas_kernels.gemm.specs import ROW_MULTIPLE
+from pallas_kernels.integer_math import Int, ceil_div, dealt, div, rem, where
 from pallas_kernels.mosaic import Ref, plgpu
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """A CTA's work on one strip of W: some consecutive tiles of rows."""
+    """A CTA's work on a strip of W: consecutive row tiles."""
 
     expert: Int | None  # None where there is one matrix
     strip: Int
@@ -39,7 +39,7 @@ class Place:
 
     @property
     def is_sym(self) -> Any:
-        """Mark of a cluster that runs SymGEMM: True itself if all do."""
+        """Mark of a SymGEMM cluster: True if all are."""
         return self.cluster < self.plan.sym_clusters if self.config.asym else True
 
     @property
@@ -59,11 +59,11 @@ class Place:
         return strip_groups(self.plan, self.sizes.strips, self.config.cluster)
 
     def share(self, items: Int) -> Int:
-        """Return the number of the dataflow's `items` that are this cluster's."""
+        """Count the dataflow's `items` that are this cluster's."""
         return _share(items, self.players, self.player)
 
     def number(self, number: Int) -> Int:
-        """Number in the launch of one of this cluster's items."""
+        """Number in the launch of this cluster's item."""
         return number * self.players + self.player
 
     def asym_strip(self, group: Int) -> Int:
@@ -73,12 +73,12 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OneMatrix:
-    """Work items of a CTA's cluster if all rows share one matrix."""
+    """Work items of a CTA's cluster with one matrix."""
 
     at: Place
 
     def items(self) -> Int:
-        """Number of this cluster's items: (block of rows, strip) pairs, or groups of strips."""
+        """This cluster's items: (block of rows, strip) pairs, or groups of strips."""
         position = self.at
         return position.share(
             where(
@@ -101,7 +101,7 @@ class OneMatrix:
         )
 
     def tile_top(self, item: Item, row_tile: Int) -> Int:
-        """Return the first row of X of an item's tile; tiles are consecutive."""
+        """Return an item's first row of X; tiles are consecutive."""
         return item.top + row_tile * self.at.config.tm
 
     def write(
@@ -119,7 +119,7 @@ class OneMatrix:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfExperts(OneMatrix):
-    """Work items of a CTA's cluster if rows belong to experts, from the block tables."""
+    """Work items of a CTA's cluster with experts, from the block tables."""
 
     table: Ref  # blocks of SymGEMM, then one block for each expert with rows
     whole: int  # row at which the latter begin
@@ -159,7 +159,7 @@ class OfExperts(OneMatrix):
         return pl.multiple_of(item.top + row_tile * self.at.config.tm, ROW_MULTIPLE)
 
     def empty_items(self) -> Int:
-        """(Block without expert, strip) pairs of this cluster: zeros, whatever its dataflow."""
+        """(Block without expert, strip) pairs of this cluster: zeros."""
         items = (self.all_blocks - self.expert_blocks) * self.at.sizes.strips
         return _share(items, self.at.plan.active_clusters, self.at.cluster)
 
@@ -170,7 +170,7 @@ class OfExperts(OneMatrix):
         return self._tile(self.expert_blocks * strips + item, strips)
 
     def write(self, item: Item, slot: Ref, o: Ref, top: Int, columns: Any, emit: Any) -> None:
-        """Write the item's rows of the piece, in powers of two for TMA."""
+        """Write the item's rows, in powers of two for TMA."""
         rows = slot.shape[0]
         start = jnp.maximum(item.begin - top, 0)
         number = jnp.maximum(jnp.minimum(item.end - top, rows) - start, 0)
@@ -209,8 +209,8 @@ def _share(items: Int, players: Int, player: Int) -> Int:
 
 
 def _emit_if(
-    wanted: Any, slot: Ref, o: Ref, source: Int, target: Int, rows: int, columns: Any, emit: Any
+    condition: Any, slot: Ref, o: Ref, source: Int, target: Int, rows: int, columns: Any, emit: Any
 ) -> None:
-    @pl.when(wanted)
+    @pl.when(condition)
     def _store() -> None:
         emit(slot.at[pl.ds(source, rows)], o.at[pl.ds(target, rows), columns])

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from pallas_kernels.counting import Int, ceil_div, div, rem, round_up
 from pallas_kernels.gemm.config import Config, sums_apart
 from pallas_kernels.gemm.specs import ROW_MULTIPLE, Gemm
+from pallas_kernels.integer_math import Int, ceil_div, div, rem, round_up
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +18,7 @@ class Plan:
 
     The first `sym_strips` strips of tn columns go to SymGEMM, the others to AsymGEMM. The first
     `sym_clusters` of the `active_clusters` run SymGEMM, the others AsymGEMM, each its items in
-    turn. Further clusters do nothing (an emulated slice). Integers are Python's or traced int32.
+    turn. Further clusters are idle (an emulated slice). Integers are Python's or traced int32.
     """
 
     sym_strips: Int
@@ -47,7 +47,7 @@ class Counts:
 
 
 def counts(config: Config, gemm: Gemm) -> Counts:
-    """Return the sizes of `gemm` in the tiles of `config`, each rounded up."""
+    """Return `gemm`'s sizes in tiles of `config`, rounded up."""
     matrices, rows = min(gemm.experts or 1, gemm.m), gemm.rows_each
     return Counts(
         strips=-(-gemm.n // config.tn),
@@ -59,7 +59,7 @@ def counts(config: Config, gemm: Gemm) -> Counts:
 
 
 def first_pass(config: Config, k_steps: int, cluster: Int, unit: int = 1) -> Int:
-    """Return the K steps of the first pass of AsymGEMM's `cluster`-th cluster."""
+    """Return AsymGEMM's first pass in K steps, by cluster."""
     if k_steps <= config.w_stages:
         return k_steps
     if not config.stagger:
@@ -68,12 +68,12 @@ def first_pass(config: Config, k_steps: int, cluster: Int, unit: int = 1) -> Int
 
 
 def passes(config: Config, k_steps: int, first: Int) -> Int:
-    """Return the number of K passes, the first of which has `first` steps."""
+    """Return the K passes, the first of `first` steps."""
     return div(k_steps - first + config.w_stages - 1, config.w_stages) + 1
 
 
 def sums_shape(config: Config, gemm: Gemm) -> tuple[int, int, int] | None:
-    """Return the shape of AsymGEMM's float32 sums in device memory; None without separate sums."""
+    """Return the shape of AsymGEMM's float32 sums in device memory, or None."""
     if not sums_apart(config, gemm):
         return None
     sizes = counts(config, gemm)
@@ -86,7 +86,7 @@ def sums_shape(config: Config, gemm: Gemm) -> tuple[int, int, int] | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """Row of the block table: a block's expert and its rows."""
+    """Row of the block table: expert and rows."""
 
     expert: Int  # `experts` for the group of rows that belong to none
     base: Int  # where its first block begins: a multiple of 8, at most `begin`
@@ -100,14 +100,14 @@ FIELDS = tuple(Block.__dataclass_fields__)
 
 
 def capacity(t: int, experts: int, block_rows: int, row_multiple: int = ROW_MULTIPLE) -> int:
-    """Return the largest number of blocks for any group sizes."""
+    """Return the most blocks for any group sizes."""
     groups = min(experts + 1, t)
     slack = row_multiple - 1 + block_rows - 1
     return (t + groups * slack) // block_rows
 
 
 def boundaries(group_sizes: Any, t: int, xp: Any) -> Any:
-    """Return the end row of each group, rows of no expert last; all launchable."""
+    """Return each group's end row, rows without expert last; all launchable."""
     ends = xp.minimum(xp.cumsum(xp.clip(group_sizes, 0, t)), t)
     return xp.append(ends, t).astype(np.int32)
 
@@ -131,16 +131,16 @@ def block_table(
 
 
 def whole_rows(t: int) -> int:
-    """Return the rows of a block with all of an expert's, at any first row."""
+    """Return the rows of a block with an expert's, at any first row."""
     return t + ROW_MULTIPLE - 1
 
 
 def place(item: Int, block: Block, strips: Int) -> tuple[Int, Int]:
-    """Return (block within the expert, strip) of an item of `block`'s expert."""
+    """Return (block within the expert, strip) of an item."""
     within = item - block.first * strips
     return rem(within, block.blocks), div(within, block.blocks)
 
 
 def strip_groups(plan: Plan, strips: int, cluster: int) -> Int:
-    """Return the groups of strips of AsymGEMM, one strip for each CTA of a cluster."""
+    """Return AsymGEMM's groups of strips, one for each CTA of a cluster."""
     return ceil_div(strips - plan.sym_strips, cluster)

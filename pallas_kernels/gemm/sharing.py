@@ -11,7 +11,7 @@ from pallas_kernels.gemm.schedule import Counts, Plan
 
 
 def sym_strips(strips: Any, alpha: Any, xp: Any = np) -> Any:
-    """Return the number of SymGEMM's strips: alpha of the `strips`, rounded."""
+    """Return SymGEMM's strips: alpha of `strips`, rounded."""
     exact = xp.asarray(alpha, np.float32) * np.float32(strips)
     return xp.floor(exact + np.float32(0.5)).astype(np.int32)
 
@@ -19,7 +19,7 @@ def sym_strips(strips: Any, alpha: Any, xp: Any = np) -> Any:
 def busiest_steps(
     sizes: Counts, cluster: int, sym: Any, sym_clusters: Any, asym_clusters: Any, xp: Any = np
 ) -> Any:
-    """Return the tile steps (tm x tn x tk) of the busiest CTA."""
+    """Return the busiest CTA's tile steps (tm x tn x tk)."""
     sym_rounds = -(-(sym * sizes.row_clusters) // xp.maximum(sym_clusters, 1))
     items = -(-(sizes.strips - sym) // cluster) * sizes.matrices
     asym_rounds = -(-items // xp.maximum(asym_clusters, 1)) * sizes.row_tiles
@@ -27,7 +27,7 @@ def busiest_steps(
 
 
 def balanced_clusters(config: Config, sizes: Counts, sym: Any, active: Any, xp: Any = np) -> Any:
-    """Return SymGEMM's clusters with which both paths end together, of equals the fewest."""
+    """Return the fewest SymGEMM clusters with which both paths end together."""
     candidates = xp.arange(config.clusters + 1, dtype=np.int32)
     sym_columns = xp.asarray(sym)[..., None]
     steps = busiest_steps(sizes, config.cluster, sym_columns, candidates, active - candidates, xp)

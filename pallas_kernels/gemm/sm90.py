@@ -44,10 +44,10 @@ def build(
       A function of x[gemm.x_rows, k], w of `gemm.w_shape`; if quantised, scales of
       `gemm.scales_shape`, with offsets those and `reference.sums_of(x, sum_size)`; for experts the
       tables of `launch.tables_of`; and int32 `Plan.scalars`, for experts followed by three counts.
-      Columns whose path has no cluster are left unwritten.
+      Columns without cluster are unwritten.
 
     Raises:
-      ValueError: the configuration does not fit the GEMM or the hardware.
+      ValueError: a configuration unfit for GEMM or hardware.
 
     Source: C2CServe, Algorithm 1 (the two dataflows). Ours: multicast, column ownership, run-time
     split, shortened first pass, conversion in registers, experts.
@@ -120,14 +120,14 @@ def _named(gemm: Gemm, refs: tuple[Ref, ...]) -> list[Any]:
     return [x, w, scales, offsets, x_sums, table, *rest]
 
 
-def _rows(gemm: Gemm, at: Place, table: Ref | None, scalars: Ref) -> OneMatrix:
+def _rows(gemm: Gemm, place: Place, table: Ref | None, scalars: Ref) -> OneMatrix:
     if gemm.experts is None:
-        return OneMatrix(at=at)
+        return OneMatrix(at=place)
     counted = len(PLAN_FIELDS)
     return OfExperts(
-        at=at,
+        at=place,
         table=table,
-        whole=capacity(gemm.m, gemm.experts, at.config.block_rows),
+        whole=capacity(gemm.m, gemm.experts, place.config.block_rows),
         expert_blocks=scalars[counted],
         all_blocks=scalars[counted + 1],
         experts=scalars[counted + 2],

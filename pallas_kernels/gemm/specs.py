@@ -11,8 +11,8 @@ from typing import Literal, get_args
 import ml_dtypes
 import numpy as np
 
-from pallas_kernels.counting import round_up
 from pallas_kernels.hopper import INPUT_DTYPES, expect
+from pallas_kernels.integer_math import round_up
 
 WLayout = Literal["kn", "nk", "tiles"]
 W_LAYOUTS: tuple[WLayout, ...] = get_args(WLayout)
@@ -35,9 +35,9 @@ MAX_SIZE = 2**31 - 1  # the kernel counts in int32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantised:
-    """Storage of quantised weights, which the kernel converts before the tensor cores.
+    """Storage of quantised weights.
 
-    `group` weights along K share a scale; None: one scale per column. `offset_dtype`: offsets, one
+    `group` weights along K share a scale; None: a scale per column. `offset_dtype`: of an offset
     per scale; None: none.
 
     Stored [N, K], K contiguous. int4: blocks of `PACK_BLOCK` along K; byte j has number j in its
@@ -77,8 +77,8 @@ class Quantised:
 class Gemm:
     """O[m, n] = X[m, k] W[k, n] as the kernel computes it: packed, with padding.
 
-    With `experts`: O[rows of e] = X[rows of e] W[e] for every expert e. `m` is then the number of
-    the caller's rows.
+    With `experts`: O[rows of e] = X[rows of e] W[e] for every expert e. `m` is then the caller's
+    rows.
 
     `layers` is the leading size of a stacked W, or None.
     """
@@ -126,7 +126,7 @@ class Gemm:
 
     @property
     def rows_each(self) -> int:
-        """Rows of a matrix; with experts, those of one with many under balanced routing."""
+        """Rows of a matrix; with experts, of one with many under balanced routing."""
         if self.experts is None:
             return self.m
         mean = self.m / self.experts
@@ -134,7 +134,7 @@ class Gemm:
 
     @property
     def groups(self) -> int:
-        """Number of scales per column; 1 for weights that are not quantised."""
+        """Scales per column; 1 for unquantised weights."""
         return self.k // self.group_size
 
     @property
@@ -149,7 +149,7 @@ class Gemm:
 
     @property
     def w_shape(self) -> tuple[int, ...]:
-        """Shape of the stored W, with experts and layers if there are any."""
+        """Shape of the stored W, with any experts and layers."""
         if self.quantised is not None:
             return self._stacked(self.n, self.k * self.w_bits // 8)
         block = PACK_MULTIPLE
@@ -167,7 +167,7 @@ class Gemm:
 
     @property
     def scales_shape(self) -> tuple[int, ...]:
-        """Shape of the scales, and of the offsets if there are any."""
+        """Shape of the scales, and of any offsets."""
         return self._stacked(self.groups, self.n)
 
     @property
@@ -182,7 +182,7 @@ class Gemm:
 
     @property
     def transposed(self) -> bool:
-        """True if the tensor cores compute O^T = W^T X^T, for weights in registers."""
+        """True: the tensor cores compute O^T = W^T X^T, for weights in registers."""
         return self.quantised is not None
 
     def _stacked(self, *matrix: int) -> tuple[int, ...]:
@@ -191,7 +191,7 @@ class Gemm:
 
 
 def itemsize(dtype: str) -> int:
-    """Return the bytes of one element.
+    """Return one element's bytes.
 
     >>> itemsize("bfloat16")
     2
@@ -200,12 +200,12 @@ def itemsize(dtype: str) -> int:
 
 
 def storage_dtype(kind: Kind) -> np.dtype[np.generic]:
-    """Return the type of the stored array; int4 is packed into int8."""
+    """Return the stored array's type; int4 is packed into int8."""
     return np.dtype(ml_dtypes.float8_e4m3fn if kind == "float8_e4m3fn" else np.int8)
 
 
 def bits(kind: Kind) -> int:
-    """Return the bits of one weight.
+    """Return one weight's bits.
 
     >>> bits("int4")
     4
@@ -236,7 +236,7 @@ def check_group(kind: Kind, group: int | None) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experts:
-    """Expert layers of a model: experts, experts per token, (K, N) of GEMMs."""
+    """Expert layers: experts, experts per token, GEMMs' (K, N)."""
 
     experts: int
     per_token: int

@@ -1,4 +1,4 @@
-"""Tiles by rule for quantised weights and experts, which have no family to choose from."""
+"""Tiles by rule for quantised weights and experts."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _converted(gemm: Gemm, sm_count: int, cluster: int) -> Config:
 
 
 def _with_asym(config: Config, gemm: Gemm) -> Config:
-    """Return `config` with the longest K passes of AsymGEMM that fit in shared memory."""
+    """Return `config` with the longest K passes of AsymGEMM in shared memory."""
     if config.tm < 64:
         return config
     stages = _ASYM_STAGES if gemm.quantised is None else _CONVERTED_STAGES

@@ -13,7 +13,7 @@ Scalar = Any  # float; calibration passes JAX scalars
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """Rates per second that a kernel sustains on a device, and its fixed costs."""
+    """A kernel's sustained rates per second on a device, and fixed costs."""
 
     sm_flops: Scalar  # of one SM's tensor cores
     link_bytes_s: Scalar  # all of W from host memory
@@ -26,7 +26,7 @@ class Rates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """Seconds of each resource alone, and of the launch; see `predicted`."""
+    """Seconds of each resource, and of the launch; see `predicted`."""
 
     time_s: Seconds  # the slowest resource and the launch
     link_s: Seconds
@@ -48,7 +48,7 @@ class Prediction:
 
     @property
     def sum_s(self) -> Seconds:
-        """Sum over all resources; of equal times the smaller sum leaves more room."""
+        """Sum over resources; of equal times the smaller is better."""
         return self.link_s + self.hbm_s + self.l2_s + self.issue_s
 
 
@@ -66,7 +66,7 @@ def predicted(
     l2_s: Seconds = 0.0,
     xp: Any = np,
 ) -> Prediction:
-    """Return the prediction of a launch whose resources overlap fully: the slowest one's time."""
+    """Return the time of a launch with full overlap: the slowest resource's."""
     busy = xp.maximum(xp.maximum(link_s, hbm_s), xp.maximum(l2_s, issue_s))
     return Prediction(
         time_s=busy + launch_s,
@@ -83,10 +83,10 @@ def predicted(
 def busy_s(
     products_s: Seconds, outputs: Any, nbytes: Any, rates: Rates, *, xp: Any = np
 ) -> Seconds:
-    """Return the seconds of an SM for products and outputs, which wait for each other.
+    """Return an SM's seconds for products and outputs, one after another.
 
     Args:
-      outputs: tiles that it stores or adds.
+      outputs: tiles stored or added.
       nbytes: bytes of these tiles.
     """
     leaving, fixed = nbytes / rates.sm_store_bytes_s, outputs * rates.output_s

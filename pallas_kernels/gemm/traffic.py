@@ -26,10 +26,10 @@ Count = Any  # np.int64, or an array of them with the shape of the plan's fields
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
-    """Bytes, operations and tile steps of a launch, each with the shape of the plan's fields.
+    """Bytes, operations and tile steps of a launch, shaped like the plan.
 
-    A *step* is tm x tn x tk of tensor work, an *output* one tm x tn tile stored or added. `*_cta_*`
-    are of the busiest CTA for equal rows; else upper bounds.
+    A *step* is tm x tn x tk of tensor work, an *output* one tm x tn tile stored or added.
+    `*_cta_*`: of the busiest CTA for equal rows; else upper bounds.
     """
 
     w_bytes: Count  # stored W from host memory; a multicast tile counts once
@@ -57,7 +57,7 @@ class Traffic:
 
     @property
     def link_bytes(self) -> Count:
-        """Bytes over the link, with scales and offsets in host memory too."""
+        """Link bytes, with scales and offsets in host memory."""
         return self.w_bytes + self.scale_bytes
 
     @property
@@ -67,7 +67,7 @@ class Traffic:
 
     @property
     def l2_bytes(self) -> Count:
-        """Bytes between L2 and the SMs; a multicast tile counts once."""
+        """Bytes between L2 and SMs, multicast tiles once."""
         sums = self.sums_store_bytes + self.sums_load_bytes
         x = self.x_load_bytes + self.x_sum_bytes
         return self.link_bytes + x + self.o_store_bytes + sums
@@ -80,8 +80,6 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Rows:
-    """Rows of a launch, over all matrices with rows."""
-
     matrices: int
     blocks: Count  # of SymGEMM
     tiles: Count  # of AsymGEMM
@@ -117,7 +115,7 @@ def launch_traffic(
       group_sizes: rows of each expert, concrete; None for even routing.
 
     Raises:
-      ValueError: a path has columns and no cluster.
+      ValueError: columns without cluster.
 
     Source: C2CServe sections 3.2.1 and 5.2, for our order of tiles.
     """
@@ -250,7 +248,7 @@ def _x_sum_bytes(
 
 @functools.lru_cache(maxsize=1024)
 def pass_table(config: Config, k_steps: int, unit: int = 1) -> np.ndarray:
-    """Return the number of K passes of AsymGEMM's cluster i at index i mod ring."""
+    """Return the K passes of AsymGEMM's cluster i at index i mod ring."""
     table = [
         int(passes(config, k_steps, first_pass(config, k_steps, i, unit)))
         for i in range(config.w_stages // unit)

@@ -51,19 +51,19 @@ def grouped_gemm(
       w: of the same dtype, [E, K, N] or [E, N, K] (`w_layout`), or a stack [L, E, ...]; `HostArray`
         or jax array, K and N multiples of 64; or `quantized_gemm.QuantizedWeights`, with any K and
         N.
-      group_sizes: integers [E], with a sum of at most T; further rows' output is zero.
-      alpha: share of the columns for SymGEMM, in [0, 1]; None for the best predicted for even
-        routing; 1 if the kernel has no AsymGEMM.
+      group_sizes: integers [E], of sum at most T; further rows' output is zero.
+      alpha: share of columns for SymGEMM, in [0, 1]; None: the best for even routing; 1 without
+        AsymGEMM.
       sm_split: SMs for SymGEMM, as in `hybrid_gemm`.
-      layer: index into a stack, in [0, L); None for a single layer.
-      cluster: CTAs along the rows that share a W tile: 1, 2, 4 or 8; None chooses it.
+      layer: index into a stack, in [0, L); None: a single layer.
+      cluster: CTAs along the rows that share a W tile: 1, 2, 4 or 8; None: chosen.
       out_dtype: dtype of x (default) or float32.
       w_layout: "kn" for W[E, K, N], "nk" for W[E, N, K]; not for quantised weights.
       config: tiles and grid instead of `gemm.choose`, with `cluster`.
 
     Returns:
       [T, N]: within `numerics.gemm_error_bound`, or `quantized_gemm.product_error_bound`. Bitwise
-      repeatable; at alpha = 1 a row's result does not depend on other groups' sizes.
+      repeatable; at alpha = 1 rows do not depend on other groups' sizes.
 
     Raises:
       ValueError: as `hybrid_gemm`.
@@ -116,7 +116,7 @@ def grouped_gemm(
 
 
 def check_sizes(group_sizes: Any, *, t: int, experts: int) -> Any:
-    """Return the group sizes as int32, checked if they are concrete."""
+    """Return group sizes as int32, checked if concrete."""
     traced = isinstance(group_sizes, jax.core.Tracer)
     sizes = group_sizes if traced else np.asarray(group_sizes)
     if sizes.shape != (experts,):

@@ -22,10 +22,10 @@ _ADVICE = (
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class HostArray:
-    """An array in host memory, usable by kernels only; a pytree of one array.
+    """An array in host memory, for kernels only; a pytree of one array.
 
-    `ref()` gives a kernel's operand, `to_device()` a copy for XLA, `numpy()` the values. Any other
-    computation with it raises `HostMemoryError`.
+    `ref()` gives a kernel's operand, `to_device()` a copy for XLA, `numpy()` the values. Other
+    computation raises `HostMemoryError`.
     """
 
     data: Any  # a jax array in host memory; other things while jax transforms the tree
@@ -58,13 +58,13 @@ class HostArray:
 
     @property
     def memory_kind(self) -> str:
-        """Name of the array's memory in jax: "pinned_host"; "traced" inside `jit`."""
+        """Name of the array's memory: "pinned_host"; "traced" inside `jit`."""
         if isinstance(self.data, jax.core.Tracer):
             return "traced"
         return str(self.data.sharding.memory_kind)
 
     def ref(self) -> jax.Array:
-        """Return the operand of a kernel, without a copy; see `host_ref`."""
+        """Return a kernel's operand, without a copy; see `host_ref`."""
         return host_ref(self.data)
 
     def operand(self, backend: Backend) -> jax.Array:
@@ -72,7 +72,7 @@ class HostArray:
         return weight_operand(self.data, backend=backend)
 
     def to_device(self) -> jax.Array:
-        """Return a copy in device memory for XLA operations; on a CPU the same bytes."""
+        """Return a copy in device memory for XLA; on a CPU the same bytes."""
         return weight_operand(self.data, backend="reference")
 
     def numpy(self) -> np.ndarray:

@@ -21,7 +21,7 @@ class Registrar(Protocol):
     """An interface that registers pages with a GPU."""
 
     def register(self, address: int, nbytes: int, *, read_only: bool) -> None:
-        """Pin the pages and let every GPU read them at their own address."""
+        """Pin the pages for every GPU's reads at their address."""
 
     def unregister(self, address: int) -> None:
         """Undo `register`."""
@@ -29,7 +29,7 @@ class Registrar(Protocol):
 
 # Not run on a GPU so far: calls, arguments and error handling are tested against a stand-in.
 class CudaRuntime:
-    """The four CUDA runtime calls in use, with their status checked."""
+    """The four CUDA runtime calls in use, checked."""
 
     def __init__(self, library: Any) -> None:
         self._library = library
@@ -51,7 +51,7 @@ class CudaRuntime:
         return count.value if self._library.cudaGetDeviceCount(ctypes.byref(count)) == 0 else 0
 
     def register(self, address: int, nbytes: int, *, read_only: bool) -> None:
-        """Pin the pages and let every GPU read them at their own address."""
+        """Pin the pages for every GPU's reads at their address."""
         flags = PORTABLE | MAPPED | (READ_ONLY if read_only else 0)
         status = self._library.cudaHostRegister(address, nbytes, flags)
         if status:

@@ -54,7 +54,7 @@ _let_go = _Deleter(_pop)  # lives as long as the module: receivers call it late
 
 @atexit.register
 def _let_receivers_outlive_python() -> None:
-    """Replace the deleters of living exports by one for after Python's end, which does nothing."""
+    """Replace the deleters of living exports by one that does nothing, for after Python's end."""
     for record in _held.values():
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(record))
         record[-1].deleter = ctypes.cast(ctypes.pythonapi.Py_IsInitialized, _Deleter)
@@ -62,9 +62,9 @@ def _let_receivers_outlive_python() -> None:
 
 # NumPy's own exporter supports neither bfloat16 nor float8, and only plain CPU memory.
 class Exported:
-    """DLPack producer for a contiguous NumPy array, exported as memory of `device_type`.
+    """DLPack producer of a contiguous NumPy array as memory of `device_type`.
 
-    The array lives until the receiver calls the deleter.
+    The array lives until the receiver's call of the deleter.
     """
 
     def __init__(self, array: np.ndarray, device_type: int, device_id: int = 0) -> None:
@@ -97,5 +97,5 @@ class Exported:
 
 
 def holds() -> int:
-    """Return the number of exported arrays that receivers still hold."""
+    """Count exported arrays that receivers still hold."""
     return len(_held)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 
 class HostMemoryError(ValueError):
-    """An operation or placement that arrays in host memory do not support."""
+    """An operation or placement unsupported in host memory."""
 
 
 class HostAttributeError(HostMemoryError, AttributeError):
-    """A method of device arrays that a host array lacks; `hasattr` returns False for it."""
+    """A method that a host array lacks; `hasattr` returns False."""
 
 
 class PoolError(HostMemoryError):
@@ -20,12 +20,12 @@ class PoolSpaceError(PoolError):
 
 
 class PoolCorruptError(PoolError):
-    """A file that is no pool, truncated, or unlike its header's hashes."""
+    """A file that is no pool, truncated, or damaged."""
 
 
 class PoolStaleError(PoolError):
-    """A sound pool that is not the expected one: other content, written to, or removed."""
+    """An unexpected sound pool: other content, written to, or removed."""
 
 
 class PoolInUseError(PoolError):
-    """A pool that is in use by arrays of this process or by other processes."""
+    """A pool in use by arrays of this or other processes."""

@@ -19,10 +19,10 @@ _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Linux mounts POSIX share
 def shared_memory_path(name: str) -> Path:
     """Return the path of the POSIX shared memory object `name`.
 
-    Prefer it for a GPU: kernels of Linux may refuse to pin pages of a file on disk.
+    Better for a GPU: Linux may refuse to pin pages of disk files.
 
     Raises:
-      PoolError: `name` is no plain file name, or shared memory is not mounted.
+      PoolError: no plain file name, or no shared memory.
     """
     if not name or "/" in name or name.startswith("."):
         raise PoolError(f"name={name!r}: expected a plain file name")
@@ -34,10 +34,10 @@ def shared_memory_path(name: str) -> Path:
 # Every user holds a shared `flock` on the file while it maps the file. The kernel drops the lock
 # when a process ends, even if it is killed, so the count stays right.
 def open_file(path: Path) -> int:
-    """Open an existing pool's file for reading and writing, with a shared lock on it.
+    """Open a pool's file for reading and writing, with a shared lock.
 
     Raises:
-      PoolError: the file does not exist, or may not be opened.
+      PoolError: no file, or no permission.
     """
     while True:
         try:
@@ -75,7 +75,7 @@ def new_file(path: Path, *, wait_s: float) -> Iterator[int | None]:
 
 
 def remove_partial(path: Path) -> None:
-    """Remove the partial file of a dead process."""
+    """Remove a dead process's partial file."""
     partial = path.with_name(path.name + ".partial")
     try:
         fd = os.open(partial, os.O_RDWR | os.O_CLOEXEC)
@@ -92,7 +92,7 @@ def remove_partial(path: Path) -> None:
 
 
 def reserve(fd: int, nbytes: int, path: Path) -> None:
-    """Allocate `nbytes` for the file, so that writing to its pages cannot fail later.
+    """Allocate `nbytes` for the file: later writes cannot fail.
 
     Raises:
       PoolSpaceError: too little free space.
@@ -120,7 +120,7 @@ def try_exclusive(fd: int) -> bool:
 
 
 def is_at(fd: int, path: Path) -> bool:
-    """Return True if `path` still names the open file."""
+    """Return whether `path` still names the open file."""
     try:
         there = path.stat()
     except FileNotFoundError:
@@ -146,11 +146,11 @@ def remove_pool(path: Path | str, *, force: bool = False) -> None:
     """Remove a pool's file, damaged or not.
 
     Args:
-      force: remove the name even if the pool is in use; its users keep their pages.
+      force: also remove the name of a used pool; users keep their pages.
 
     Raises:
-      PoolInUseError: a process has the pool open, this one included.
-      PoolError: the file does not exist.
+      PoolInUseError: open in a process, or this one.
+      PoolError: no file.
     """
     path = Path(path)
     fd = open_file(path)

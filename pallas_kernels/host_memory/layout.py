@@ -14,8 +14,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from pallas_kernels.counting import round_up
 from pallas_kernels.host_memory.errors import PoolCorruptError, PoolError
+from pallas_kernels.integer_math import round_up
 
 MAGIC = b"PKPOOL\x00\n"
 FORMAT = 2
@@ -86,7 +86,7 @@ def plan(tensors: Mapping[str, TensorSpec], metadata: Mapping[str, str]) -> Head
     """Lay out tensors in the order given.
 
     Raises:
-      PoolError: a name or metadata is no text, or there is no tensor.
+      PoolError: a name or metadata without text, or no tensor.
     """
     if not tensors:
         raise PoolError("tensors: got none, expected at least one")

@@ -25,15 +25,15 @@ _batched(_host_ref_p)
 
 
 def in_host_memory(w: jax.Array) -> bool:
-    """Return True if jax's type of `w`, concrete or traced, is in host memory."""
+    """Return whether `w`, concrete or traced, is in host memory."""
     return bool(jax.typeof(w).memory_space == jax.memory.Space.Host)
 
 
 def refuse_constant(w: jax.Array) -> None:
-    """Raise if `w` would become a constant of a traced program, which leaves host memory.
+    """Raise if `w` would become a traced program's constant, outside host memory.
 
     Raises:
-      HostMemoryError: `w` is concrete and in host memory, and jax traces a function around it.
+      HostMemoryError: a concrete `w` in host memory, under tracing.
     """
     if isinstance(w, jax.core.Tracer) or not in_host_memory(w):
         return
@@ -47,14 +47,14 @@ def refuse_constant(w: jax.Array) -> None:
 
 
 def host_ref(w: jax.Array) -> jax.Array:
-    """Change only the traced type of a host array to device space, without a copy, under `jit`.
+    """Change the traced type of a host array to device space, without a copy, under `jit`.
 
-    Elsewhere it returns `w` itself.
+    Elsewhere it returns `w`.
 
-    The result must go straight into a kernel: XLA on a GPU would read host memory as the device's.
+    The result is for kernels alone: XLA on a GPU would read it as device memory.
 
     Raises:
-      HostMemoryError: a jitted function closes over `w`.
+      HostMemoryError: under `jit`, `w` from outside.
     """
     if not in_host_memory(w):
         return w
@@ -64,13 +64,12 @@ def host_ref(w: jax.Array) -> jax.Array:
 
 
 def weight_operand(w: Any, *, backend: Backend) -> jax.Array:
-    """Return the operand of a kernel of `backend` for the weights `w`.
+    """Return the weights `w` as an operand for `backend`.
 
-    "sm90" reads host memory itself; the others get a copy in device memory, on a CPU the same
-    bytes.
+    "sm90" reads host memory; others get a copy in device memory, on a CPU the same bytes.
 
     Raises:
-      HostMemoryError: a jitted function closes over `w`; or `w` is traced for "interpret".
+      HostMemoryError: under `jit`, `w` from outside; or a traced `w` for "interpret".
     """
     w = getattr(w, "data", w)
     refuse_constant(w)

@@ -23,7 +23,7 @@ class Pages(mmap.mmap):
     pid: int
 
     def pin(self, registrar: cuda.Registrar) -> None:
-        """Register the pages with a GPU, read-only or, if that is refused, made writable."""
+        """Register the pages with a GPU, read-only or, if refused, writable."""
         try:
             registrar.register(self.address, len(self), read_only=True)
         except PoolError as error:
@@ -50,7 +50,7 @@ class Pages(mmap.mmap):
 
 
 def map_pages(fd: int, nbytes: int, *, writable: bool) -> Pages:
-    """Map a whole open file, in huge pages if possible, with its descriptor."""
+    """Map a whole open file, if possible in huge pages."""
     prot = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
     try:
         pages = Pages(fd, nbytes, flags=mmap.MAP_SHARED, prot=prot)
@@ -65,16 +65,16 @@ def map_pages(fd: int, nbytes: int, *, writable: bool) -> Pages:
 
 
 def release_or_leave(pages: Pages) -> None:
-    """Release now, or when the last view of the pages is gone."""
+    """Release now, or after the last view of the pages."""
     with suppress(BufferError):
         pages.release()
 
 
 def root_of(pages: Pages, entry: Entry) -> np.ndarray:
-    """Return the bytes of a tensor; views of this array keep the pages alive."""
+    """Return a tensor's bytes; views of this array keep the pages alive."""
     return np.frombuffer(pages, np.uint8, count=entry.spec.nbytes, offset=entry.offset)
 
 
 def shaped(root: np.ndarray, entry: Entry) -> np.ndarray:
-    """Return the bytes of a tensor in its shape and type."""
+    """Return a tensor's bytes in its shape and type."""
     return root.view(DTYPES[entry.spec.dtype]).reshape(entry.spec.shape)

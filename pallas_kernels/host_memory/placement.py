@@ -27,16 +27,15 @@ def to_host(
     The device's copy is freed with its last reference.
 
     On a GPU, jax pins at most 64 GB unless `XLA_PJRT_GPU_HOST_MEMORY_LIMIT_GB` is set before its
-    start. A `SharedPool` does not count.
+    start; `SharedPool`s do not count.
 
     Args:
       tree: a pytree of NumPy, jax or `HostArray`s.
-      where: predicate of a leaf's path, like "layers/0/w", and the leaf; None places every leaf.
-      device: device with the host memory; None for an array's own, or jax's first.
+      where: predicate of a leaf's path, like "layers/0/w", and the leaf; None: all.
+      device: of the host memory; None: an array's, or jax's first.
 
     Raises:
-      HostMemoryError: a leaf is no concrete array, its type would change, or there is no pinned
-        host memory.
+      HostMemoryError: no concrete array, a change of type, or no pinned host memory.
     """
 
     def place(path: Any, leaf: Any) -> Any:
@@ -62,19 +61,19 @@ class Placed:
 
     @property
     def bytes_text(self) -> str:
-        """Bytes as text, or the leaf that shares the buffer."""
+        """Bytes as text, or the leaf with the same buffer."""
         return f"as {self.same_as}" if self.same_as else _bytes_text(self.nbytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementReport:
-    """Memory and sizes of all leaves of a tree; `str()` gives a table."""
+    """Memory and sizes of a tree's leaves; `str()`: a table."""
 
     leaves: tuple[Placed, ...]
 
     @property
     def bytes_by_kind(self) -> MappingProxyType[str, int]:
-        """Bytes in each memory kind; a buffer that several leaves share counts once."""
+        """Bytes by memory kind; a shared buffer counts once."""
         total: Counter[str] = Counter()
         for leaf in self.leaves:
             total[leaf.memory_kind] += 0 if leaf.same_as else leaf.nbytes
@@ -102,7 +101,7 @@ def placement_report(tree: Any) -> PlacementReport:
     """Report the memory and bytes of every leaf of `tree`.
 
     Raises:
-      HostMemoryError: a leaf is no concrete array.
+      HostMemoryError: no concrete array.
     """
     leaves, seen = [], dict[object, str]()
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree, is_leaf=_is_host_array):

@@ -38,7 +38,7 @@ class SharedPool:
     A context manager; `close` it after use.
 
     The pages belong to a file, on disk or in POSIX shared memory (`shared_memory_path`). With CUDA
-    they are registered, and a GPU reads them over the link.
+    they are registered for a GPU's reads.
     """
 
     def __init__(self, path: Path, pages: Pages, header: Header) -> None:
@@ -57,19 +57,19 @@ class SharedPool:
         metadata: Mapping[str, str] | None = None,
         wait_s: float = _CREATE_WAIT_S,
     ) -> SharedPool:
-        """Open the pool if it exists, else create it; of concurrent processes, one creates it.
+        """Open the pool, or create it; of concurrent processes, one does.
 
         Args:
           specs: shape and type of each tensor.
-          fill: function of a tensor's name and the shared array to write to.
-          metadata: any text, such as checkpoint and revision; an existing pool must have the same.
+          fill: gets a tensor's name and the shared array to write to.
+          metadata: text, such as checkpoint and revision; an existing pool must have it, too.
           wait_s: longest wait for another creator.
 
         Raises:
           PoolStaleError: other tensors or metadata.
-          PoolCorruptError: the file is no sound pool.
+          PoolCorruptError: no sound pool.
           PoolSpaceError: too little space.
-          PoolInUseError: another process is still creating it after `wait_s`.
+          PoolInUseError: in creation after `wait_s`.
         """
         path, header = Path(path), layout.plan(specs, metadata or {})
         with files.new_file(path, wait_s=wait_s) as fd:
@@ -100,8 +100,8 @@ class SharedPool:
         """Map an existing pool and read its header.
 
         Raises:
-          PoolError: the file does not exist, or may not be opened.
-          PoolCorruptError: no pool, or damaged.
+          PoolError: no file, or no permission.
+          PoolCorruptError: no sound pool.
         """
         path = Path(path)
         fd = files.open_file(path)
@@ -120,7 +120,7 @@ class SharedPool:
 
     @property
     def specs(self) -> Mapping[str, TensorSpec]:
-        """Shape and type of each tensor, in the order of the file."""
+        """Shape and type of each tensor, in file order."""
         return {name: entry.spec for name, entry in self._header.entries.items()}
 
     @property
@@ -147,7 +147,7 @@ class SharedPool:
         """Return a tensor as a read-only NumPy array over the shared pages.
 
         Raises:
-          PoolError: no such tensor, or the pool is closed.
+          PoolError: no such tensor, or a closed pool.
         """
         self._require_open()
         entry = self._header.entries.get(name)
@@ -164,10 +164,10 @@ class SharedPool:
         """Return a tensor as a `HostArray` over the shared pages, registered with CUDA.
 
         Args:
-          device: jax device of the host memory; None for the first.
+          device: of the host memory; None: the first.
 
         Raises:
-          PoolError: as for `numpy`, CUDA refuses the pages, or jax would copy them.
+          PoolError: as for `numpy`, or CUDA or jax refuses the pages.
         """
         import jax as jax_module
 
@@ -195,13 +195,13 @@ class SharedPool:
         return {name: self.array(name, device=device) for name in self._header.entries}
 
     def pin(self, registrar: cuda.Registrar | None = None) -> None:
-        """Register the pages with CUDA, unless they are registered.
+        """Register the pages with CUDA, once.
 
         Args:
-          registrar: None for this machine's CUDA runtime.
+          registrar: None: this machine's CUDA runtime.
 
         Raises:
-          PoolError: no CUDA runtime with a GPU, or it refuses.
+          PoolError: no CUDA runtime with a GPU, or its refusal.
         """
         self._require_open()
         if self.pinned:
@@ -213,10 +213,10 @@ class SharedPool:
         self._pages.pin(registrar)
 
     def close(self) -> None:
-        """Unregister and unmap the pages, unless the pool is closed.
+        """Unregister and unmap the pages.
 
         Raises:
-          PoolInUseError: arrays of this pool are alive in this process; names them.
+          PoolInUseError: arrays of this pool live in this process, with names.
         """
         if self.closed:
             return

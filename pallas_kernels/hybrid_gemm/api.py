@@ -17,15 +17,15 @@ from pallas_kernels.arguments import (
     resolve_backend,
 )
 from pallas_kernels.capability import Backend
-from pallas_kernels.counting import round_up
 from pallas_kernels.gemm.api import multiply
 from pallas_kernels.gemm.config import Config
 from pallas_kernels.gemm.machine import present_machine
 from pallas_kernels.gemm.specs import PACK_MULTIPLE, ROW_MULTIPLE, Gemm, WLayout
-from pallas_kernels.gemm.staged import READERS, Reader, reader_of, staged_matmul
+from pallas_kernels.gemm.staging import READERS, Reader, reader_of, staged_matmul
 from pallas_kernels.hopper import expect
 from pallas_kernels.host_memory import HostArray, in_host_memory
 from pallas_kernels.hybrid_gemm.packing import PackedWeights, check_weights, stored_sizes
+from pallas_kernels.integer_math import round_up
 
 
 def hybrid_gemm(
@@ -57,20 +57,20 @@ def hybrid_gemm(
       x: bf16 or f16 [M, K], in device memory.
       w: of the same dtype, [K, N] and so on (`w_layout`), a stack [L, ...] or `PackedWeights`; in
         `pinned_host` or device memory.
-      alpha: share of the columns for SymGEMM, in [0, 1]; None, or a traced NaN: the best one
-        measured or predicted.
+      alpha: share of columns for SymGEMM, in [0, 1]; None, or a traced NaN: the best measured or
+        predicted.
       sm_split: SMs for SymGEMM, a multiple of `cluster` from 0 to `sm_limit`; balanced by default.
-      layer: index into a stack, in [0, L); None for a matrix.
-      cluster: CTAs along M that share a W tile of SymGEMM: 1, 2, 4 or 8; None chooses it.
+      layer: index into a stack, in [0, L); None: a matrix.
+      cluster: CTAs along M that share a W tile of SymGEMM: 1, 2, 4 or 8; None: chosen.
       sm_limit: SMs of the launch, from `cluster`, in whole clusters; all by default. Emulates a MIG
         slice.
       out_dtype: dtype of x (default) or float32.
       w_layout: "kn" for W[K, N], "nk" for W[N, K], "tiles" for W[N / 64, K / 64, 64, 64].
       config: tiles and grid instead of `heuristics.choose`, with `cluster`.
       reader: "sms" (the kernel), "copy_engine" (pieces in device memory; outside `jit`, no kernel
-        arguments) or "auto" (the faster one where both are possible).
-      backend: "auto" is "sm90" where it can run, else "reference"; "sm90" raises rather than fall
-        back; "interpret" runs the kernel on a CPU; "reference" copies W to device memory.
+        arguments) or "auto" (the faster possible one).
+      backend: "auto" is "sm90" where it can run, else "reference"; "sm90" never falls back;
+        "interpret" runs the kernel on a CPU; "reference" copies W to device memory.
 
     Returns:
       x @ w as [M, N], within `numerics.gemm_error_bound` at any alpha. Bitwise repeatable for equal
@@ -78,8 +78,8 @@ def hybrid_gemm(
 
     Raises:
       ValueError: an argument outside its range.
-      KernelUnavailable: the device cannot run `backend`.
-      NotImplementedError: it is differentiated.
+      KernelUnavailable: no device for `backend`.
+      NotImplementedError: differentiation.
 
     Source: C2CServe, Algorithm 1. Ours: multicast, the SM split apart from alpha, ragged edges.
     """

@@ -1,4 +1,4 @@
-"""Packed weights: K and N padded to multiples of 64 at load time."""
+"""Packed weights: K and N padded to multiples of 64."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pallas_kernels.counting import round_up
 from pallas_kernels.gemm.layout import tile_major
 from pallas_kernels.gemm.specs import PACK_MULTIPLE, WLayout, check_layout
 from pallas_kernels.hopper import INPUT_DTYPES
+from pallas_kernels.integer_math import round_up
 
 
 @jax.tree_util.register_dataclass
@@ -35,11 +35,11 @@ class PackedWeights:
 def pack_weights(
     w: jax.Array | np.ndarray, w_layout: WLayout = "kn", *, tiles: bool = False
 ) -> PackedWeights:
-    """Return `w` with K and N padded by zeros to multiples of 64; NumPy weights stay NumPy.
+    """Return `w` with zeros to multiples of 64 of K and N; NumPy weights stay NumPy.
 
     Args:
       w: bf16 or f16, [K, N] or [N, K], or a stack [L, ...] of them.
-      tiles: whether to store the weights tile-major.
+      tiles: whether to store tile-major.
 
     Raises:
       ValueError: other dimensions, type or layout.
@@ -68,7 +68,7 @@ def stored_sizes(w: Any, w_layout: str) -> tuple[int, int, int | None]:
 
 
 def check_weights(w: jax.Array | np.ndarray, w_layout: str) -> None:
-    """Check that the kernel supports the type, layout and number of dimensions of `w`."""
+    """Check type, layout and dimensions of `w`."""
     check_layout(w_layout)
     shape = "x".join(map(str, w.shape))
     if w.ndim not in ((4, 5) if w_layout == "tiles" else (2, 3)) or 0 in w.shape:

@@ -4,7 +4,7 @@ from pallas_kernels.gemm.layout import unpack_int4
 from pallas_kernels.gemm.specs import KINDS, SCALE_DTYPES, Kind, bits
 from pallas_kernels.quantized_gemm.api import quantized_gemm
 from pallas_kernels.quantized_gemm.numerics import product_error_bound, quantization_error_bound
-from pallas_kernels.quantized_gemm.quantizing import dequantize, magnitudes, quantize
+from pallas_kernels.quantized_gemm.quantization import dequantize, magnitudes, quantize
 from pallas_kernels.quantized_gemm.rows import from_integers, integer_rows, quantize_rows
 from pallas_kernels.quantized_gemm.weights import (
     QuantizedWeights,

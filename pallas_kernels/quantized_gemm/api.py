@@ -13,10 +13,10 @@ from pallas_kernels.arguments import (
     check_cluster,
     resolve_backend,
 )
-from pallas_kernels.counting import round_up
 from pallas_kernels.gemm.api import multiply
 from pallas_kernels.gemm.config import Config
 from pallas_kernels.gemm.specs import N_MULTIPLE, ROW_MULTIPLE, Gemm, Quantised
+from pallas_kernels.integer_math import round_up
 from pallas_kernels.quantized_gemm.weights import QuantizedWeights, check_weights, padded_k
 
 
@@ -41,9 +41,8 @@ def quantized_gemm(
       x: bf16 or f16 [M, K], in device memory.
       w: result of `quantize` or `from_integers`, [K, N] or a stack; in `pinned_host` or device
         memory.
-      alpha: share of the columns for SymGEMM, in [0, 1]; None for the best predicted; 1 if the
-        kernel has no AsymGEMM.
-      layer: index into a stack, in [0, L); None for a matrix.
+      alpha: share of columns for SymGEMM, in [0, 1]; None: the best predicted; 1 without AsymGEMM.
+      layer: index into a stack, in [0, L); None: a matrix.
       out_dtype: dtype of x (default) or float32.
       config: tiles and grid instead of `choose`, with `cluster`.
 
@@ -89,7 +88,7 @@ def quantized_gemm(
 def describe(
     w: QuantizedWeights, arrays: dict[str, Any], *, dtype: str, out_dtype: str, **sizes: Any
 ) -> Gemm:
-    """Return the static description of a product.
+    """Return a product's static description.
 
     Args:
       **sizes: m, layers, experts.

@@ -8,7 +8,7 @@ from numpy.typing import DTypeLike
 
 from pallas_kernels.array_types import Float
 from pallas_kernels.numerics import gemm_error_bound, gemm_reference
-from pallas_kernels.quantized_gemm.quantizing import dequantize
+from pallas_kernels.quantized_gemm.quantization import dequantize
 from pallas_kernels.quantized_gemm.rows import LARGEST
 from pallas_kernels.quantized_gemm.weights import QuantizedWeights
 

@@ -36,14 +36,14 @@ _SMALLEST_SCALE = float(np.finfo(np.float32).tiny)  # GPUs may flush smaller num
 def quantize_rows(into: QuantizedWeights, first: int, w: Any, *, where: str = "") -> None:
     """Quantise rows of floats, symmetric and to the nearest, and write them to `into`.
 
-    Padding is written too (along N with row N - 1), and offsets become zero.
+    Padding is written (along N with row N - 1), offsets become zero.
 
     Args:
       first: index of the first row in `into`.
       w: bf16, f16, f32 or f64, [rows, K].
 
     Raises:
-      ValueError: an argument outside its range, or a weight that is NaN or infinite.
+      ValueError: an argument outside its range, or an infinite weight or NaN.
     """
     w = concrete("w", w)
     if str(w.dtype) not in FLOATS:
@@ -78,7 +78,7 @@ def quantize_rows(into: QuantizedWeights, first: int, w: Any, *, where: str = ""
 def integer_rows(
     into: QuantizedWeights, first: int, values: Any, scales: Any, offsets: Any = None
 ) -> None:
-    """Write rows of quantised numbers to `into`, exactly; order and padding as for `quantize_rows`.
+    """Write rows of quantised numbers to `into`, exactly, as `quantize_rows` does.
 
     Row n has the weights scales[n, k // group] * values[n, k] + offsets[n, k // group].
 
@@ -88,7 +88,7 @@ def integer_rows(
       offsets: of the same shape, if `into` has offsets.
 
     Raises:
-      ValueError: an argument outside its range, or a scale or offset that is not exact in `into`.
+      ValueError: an argument outside its range, or an inexact scale or offset.
     """
     values = concrete("values", values)
     if values.dtype != storage_dtype(into.kind):
@@ -144,7 +144,7 @@ def from_integers(
       values: int8 [.., N, K], from -8 to 7 for int4; float8_e4m3fn for that kind.
       scales: [.., N, ceil(K / group)], or [.., N, 1], exact in `scale_dtype`.
       offsets: of the same shape, or None: w = scale * value + offset.
-      group: weights along K that share a scale, a multiple of 32; None: one scale a column.
+      group: weights along K with one scale, a multiple of 32; None: a scale a column.
 
     Raises:
       ValueError: as `integer_rows`.
@@ -184,19 +184,19 @@ def concrete(name: str, array: Any) -> np.ndarray:
     return np.asarray(array)
 
 
-def _place(into: QuantizedWeights, first: int, name: str, given: np.ndarray) -> slice:
+def _place(into: QuantizedWeights, first: int, name: str, matrix: np.ndarray) -> slice:
     for field, array in check_weights(into, stack_axes=0).items():
         if not isinstance(array, np.ndarray) or not array.flags.writeable:
             raise ValueError(f"into.{field}: expected a NumPy array that can be written to")
-    if given.ndim != 2 or given.shape[0] < 1 or given.shape[1] != into.k:
-        shape = "x".join(map(str, given.shape))
+    if matrix.ndim != 2 or matrix.shape[0] < 1 or matrix.shape[1] != into.k:
+        shape = "x".join(map(str, matrix.shape))
         raise ValueError(f"{name} of shape {shape}: expected [rows >= 1, K={into.k}]")
-    if not 0 <= first <= into.n - len(given):
+    if not 0 <= first <= into.n - len(matrix):
         raise ValueError(
-            f"first={first}: expected from 0 to {into.n - len(given)} for {len(given)} of "
+            f"first={first}: expected from 0 to {into.n - len(matrix)} for {len(matrix)} of "
             f"N={into.n} rows"
         )
-    return slice(first, first + len(given))
+    return slice(first, first + len(matrix))
 
 
 def _pad(into: QuantizedWeights, rows: slice) -> None:
@@ -207,20 +207,20 @@ def _pad(into: QuantizedWeights, rows: slice) -> None:
             into.offsets[:, into.n :] = 0
 
 
-def _exact(name: str, given: Any, shape: tuple[int, int], to: np.ndarray) -> np.ndarray:
-    given = concrete(name, given)
-    if str(given.dtype) not in FLOATS:
-        raise ValueError(f"{name} of dtype {given.dtype}: expected one of {', '.join(FLOATS)}")
-    if given.shape != shape:
-        raise ValueError(f"{name} of shape {given.shape}: expected {shape}, one a row and group")
+def _exact(name: str, values: Any, shape: tuple[int, int], to: np.ndarray) -> np.ndarray:
+    values = concrete(name, values)
+    if str(values.dtype) not in FLOATS:
+        raise ValueError(f"{name} of dtype {values.dtype}: expected one of {', '.join(FLOATS)}")
+    if values.shape != shape:
+        raise ValueError(f"{name} of shape {values.shape}: expected {shape}, one a row and group")
     with np.errstate(over="ignore"):
-        stored: np.ndarray = given.astype(to.dtype)
+        stored: np.ndarray = values.astype(to.dtype)
     back = stored.astype(np.float64)
-    wrong = (back != given.astype(np.float64)) | ~np.isfinite(back)
+    wrong = (back != values.astype(np.float64)) | ~np.isfinite(back)
     if wrong.any():
         row, group = np.argwhere(wrong)[0].tolist()
         raise ValueError(
-            f"{name} holds {given[row, group]} at row {row}, group {group}: expected finite "
+            f"{name} holds {values[row, group]} at row {row}, group {group}: expected finite "
             f"numbers that {to.dtype} holds exactly"
         )
     return stored

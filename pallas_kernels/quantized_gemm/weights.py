@@ -9,7 +9,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from pallas_kernels.counting import round_up
 from pallas_kernels.gemm.specs import (
     K_MULTIPLE,
     N_MULTIPLE,
@@ -22,14 +21,15 @@ from pallas_kernels.gemm.specs import (
 )
 from pallas_kernels.host_memory import HostArray, TensorSpec
 from pallas_kernels.host_memory.layout import DTYPES
+from pallas_kernels.integer_math import round_up
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuantizedWeights:
-    """A quantised weight matrix, or a stack of them: a pytree of two or three arrays.
+    """A quantised weight matrix or stack: a pytree of two or three arrays.
 
-    w[n, k] = scales[k // group, n] * q[n, k] + offsets[k // group, n], where `offsets` may be None.
+    w[n, k] = scales[k // group, n] * q[n, k] + offsets[k // group, n]; `offsets` may be None.
 
     `data` is [N', K'] of the storage type, K' / 2 bytes wide for int4, with leading layers.
     `scales` and `offsets` are [G', N'], one row per group. N' and K' are `n` and `k` with padding:
@@ -70,10 +70,10 @@ def storage_shapes(
     scale_dtype: str = "float32",
     offset_dtype: str | None = None,
 ) -> dict[str, TensorSpec]:
-    """Return shape and type of the arrays of `QuantizedWeights` [K, N] without padding, by field.
+    """Return shapes and types of `QuantizedWeights` [K, N] without padding, by field.
 
     Args:
-      group: weights along K that share a scale, a multiple of 32; None: one scale a column.
+      group: weights along K with one scale, a multiple of 32; None: a scale a column.
       stack: leading sizes: layers, experts.
       scale_dtype, offset_dtype: "float32", "bfloat16" or "float16"; None: no offsets.
 
@@ -113,7 +113,7 @@ def empty_weights(
     scale_dtype: str = "float32",
     offset_dtype: str | None = None,
 ) -> QuantizedWeights:
-    """Return NumPy arrays of `storage_shapes`, for `quantize_rows` and `integer_rows` to fill."""
+    """Return NumPy arrays of `storage_shapes`, for `quantize_rows` and `integer_rows`."""
     shapes = storage_shapes(
         k, n, kind, group, stack=stack, scale_dtype=scale_dtype, offset_dtype=offset_dtype
     )
@@ -124,17 +124,17 @@ def empty_weights(
 
 
 def matrix_of(qw: QuantizedWeights, *index: int) -> QuantizedWeights:
-    """Return one matrix of a stack: views of the NumPy arrays.
+    """Return one matrix of a stack as NumPy views.
 
     Args:
-      index: of the layer, or of layer and expert.
+      index: of layer, or layer and expert.
     """
     offsets = None if qw.offsets is None else qw.offsets[index]
     return replace(qw, data=qw.data[index], scales=qw.scales[index], offsets=offsets)
 
 
 def arrays_of(qw: QuantizedWeights) -> dict[str, Any]:
-    """Return the arrays by field name, except those that are None."""
+    """Return the arrays by field, without None."""
     named = {"data": qw.data, "scales": qw.scales, "offsets": qw.offsets}
     return {
         name: array.data if isinstance(array, HostArray) else array
@@ -144,13 +144,13 @@ def arrays_of(qw: QuantizedWeights) -> dict[str, Any]:
 
 
 def check_weights(w: Any, stack_axes: int | None = None) -> dict[str, Any]:
-    """Return the arrays by field name, checked against the sizes in `w`.
+    """Return the arrays by field, checked against the sizes in `w`.
 
     Args:
-      stack_axes: most leading axes of a matrix; None for any number.
+      stack_axes: most leading axes; None: any.
 
     Raises:
-      ValueError: `w` is no `QuantizedWeights`, or arrays and sizes disagree.
+      ValueError: no `QuantizedWeights`, or unequal sizes.
     """
     if not isinstance(w, QuantizedWeights):
         raise ValueError(f"w of type {type(w).__name__}: expected QuantizedWeights of quantize()")

@@ -1,4 +1,4 @@
-"""Kernel repository: compiled executables by op, shape, device and version, checked on load."""
+"""Kernel repository: executables by op, shape, device and version."""
 
 from pallas_kernels.repository.identity import (
     Identity,

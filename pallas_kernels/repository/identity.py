@@ -19,7 +19,7 @@ _PACKAGE = Path(__file__).parents[1]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Identity of a program, in text fields; programs with equal ones may share an executable."""
+    """Identity of a program, in text; equal ones may share an executable."""
 
     op: str
     name: str
@@ -38,7 +38,7 @@ class Identity:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def differences(self, other: Identity) -> tuple[str, ...]:
-        """Return the differing fields as texts "field: value of `other`, not own value"."""
+        """Return differing fields as texts "field: value of `other`, not own value"."""
         mine, theirs = asdict(self), asdict(other)
         return tuple(
             f"{field}: {theirs[field]}, not {mine[field]}"
@@ -47,7 +47,7 @@ class Identity:
         )
 
     def outdated(self, other: Identity) -> bool:
-        """Return True if `other` differs in versions only."""
+        """Return whether `other` differs in versions only."""
         versions = {field: getattr(self, field) for field in ("platform", "jax", "source")}
         return other != self and replace(other, **versions) == self
 
@@ -56,15 +56,15 @@ class Identity:
         """Return the identity with these `fields`, from `dataclasses.asdict`.
 
         Raises:
-          KeyError: arguments or choices are missing.
-          TypeError: fields are missing or superfluous.
+          KeyError: missing arguments or choices.
+          TypeError: missing or superfluous fields.
         """
         lists = {name: tuple(fields[name]) for name in ("arguments", "choices")}
         return cls(**{**fields, **lists})
 
 
 def identity(program: Program, device: Any) -> Identity:
-    """Return the identity of `program` if this process compiled it for a jax device."""
+    """Return `program`'s identity, compiled here for a jax device."""
     present, client = present_versions(), device.client
     return Identity(
         op=program.op,
@@ -86,7 +86,7 @@ def identity(program: Program, device: Any) -> Identity:
 
 @functools.cache
 def present_versions() -> Mapping[str, str]:
-    """Return the version fields, common to all identities that this process makes."""
+    """Return the version fields of this process's identities."""
     jax, jaxlib = (importlib.metadata.version(name) for name in ("jax", "jaxlib"))
     return {"jax": f"jax {jax}, jaxlib {jaxlib}", "source": source_hash()}
 

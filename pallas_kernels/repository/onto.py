@@ -45,11 +45,10 @@ def load(serialized: bytes, in_tree: Any, out_tree: Any, device: Any) -> Any:
     """Return an executable that runs on `device`.
 
     Args:
-      serialized: result of `serialize_executable.serialize`, from this user's files only: it can
-        run code.
+      serialized: of `serialize_executable.serialize`, from this user's files only: it can run code.
 
     Raises:
-      Exception: any type, if the form is unknown or the runtime refuses it.
+      Exception: any type, of unknown forms or the runtime's refusal.
     """
     unloaded, flat, no_kwargs = _Onto(serialized, device).load()
     arguments = in_tree.unflatten(flat)

@@ -20,7 +20,7 @@ _IS_PAST: ContextVar[bool] = ContextVar("past_jax_cache", default=False)
 # `jax_enable_compilation_cache` once in a process.
 @contextmanager
 def past_jax_cache() -> Iterator[None]:
-    """Bypass jax's compilation cache in this thread; other threads still use it."""
+    """Bypass jax's compilation cache in this thread."""
     _prepare()
     token = _IS_PAST.set(True)
     try:

@@ -26,7 +26,7 @@ FORMAT = 1
 
 
 class RepositoryError(ValueError):
-    """An unusable repository or entry; the message names it and the reason."""
+    """An unusable repository or entry, with name and reason."""
 
 
 class RepositoryWarning(UserWarning):
@@ -45,7 +45,7 @@ class Entry:
 
 
 def default_folder() -> Path:
-    """Return the folder in `PALLAS_KERNELS_REPOSITORY`, or by default one in the user's cache."""
+    """Return the folder in `PALLAS_KERNELS_REPOSITORY`, or one in the user's cache."""
     if folder := os.environ.get(FOLDER_VARIABLE):
         return Path(folder)
     cache = os.environ.get("XDG_CACHE_HOME")
@@ -56,24 +56,24 @@ class Repository:
     """Compiled programs in a folder that processes share.
 
     An entry is `<op>-<key>.json`, and an executable `<sha256>.bin` of its content. Readers see
-    whole files, and concurrent writers leave sound entries. Executables are pickles: only this
-    user's files, in a folder that nobody else can write to, are opened.
+    whole files; concurrent writers leave sound entries. Executables are pickles: only this user's
+    files, in a folder without other writers, are opened.
     """
 
     def __init__(self, folder: Path | str | None = None) -> None:
-        """Set the folder; it is read or created on first use."""
+        """Set the folder, read or created on first use."""
         self.folder = default_folder() if folder is None else Path(folder)
 
     def get(self, program: Program, device: Any = None) -> Callable[..., Any]:
         """Return the executable of `program`: loaded if stored, else compiled and stored.
 
-        An entry that cannot be used is replaced, with a `RepositoryWarning`.
+        An unusable entry is replaced, with a `RepositoryWarning`.
 
         Args:
-          program: its host arguments must be in `pinned_host` memory at run time.
+          program: with host arguments in `pinned_host` memory at run time.
 
         Raises:
-          RepositoryError: the folder cannot be written to, or others can write to it.
+          RepositoryError: no permission, or others' permission to write.
         """
         import jax
 
@@ -88,7 +88,7 @@ class Repository:
         """Return the stored executable of `program`; None if absent, or unusable (with a warning).
 
         Raises:
-          RepositoryError: others can write to the folder.
+          RepositoryError: others' permission to write.
         """
         key = identity(program, device)
         path = self._entry_path(key)
@@ -101,11 +101,11 @@ class Repository:
             warnings.warn(f"{error}; compiling it anew", RepositoryWarning, stacklevel=3)
             return None
 
-    def put(self, of: Identity, executable: Any, *, compile_s: float) -> Entry:
+    def put(self, key: Identity, executable: Any, *, compile_s: float) -> Entry:
         """Store an executable that `compiled_for` compiled.
 
         Raises:
-          RepositoryError: no safe folder to write to, or an executable that calls back into Python.
+          RepositoryError: no safe folder, or an executable that calls Python.
         """
         from jax.experimental import serialize_executable
 
@@ -113,11 +113,11 @@ class Repository:
             payload = pickle.dumps(serialize_executable.serialize(executable))
         except Exception as error:
             raise RepositoryError(
-                f"{of.op} {of.name}: cannot be serialized ({type(error).__name__}: {error})"
+                f"{key.op} {key.name}: cannot be serialized ({type(error).__name__}: {error})"
             ) from error
         digest = hashlib.sha256(payload).hexdigest()
         entry = Entry(
-            identity=of,
+            identity=key,
             sha256=digest,
             nbytes=len(payload),
             made=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
@@ -126,11 +126,11 @@ class Repository:
         self.make_folder()
         _write(self.folder / f"{digest}.bin", payload)
         text = json.dumps({"format": FORMAT, **asdict(entry)}, indent=1)
-        _write(self._entry_path(of), (text + "\n").encode())
+        _write(self._entry_path(key), (text + "\n").encode())
         return entry
 
     def remove(self, entry: Entry) -> None:
-        """Remove an entry, and its executable unless another entry names the same."""
+        """Remove an entry, and its executable unless shared."""
         self._entry_path(entry.identity).unlink(missing_ok=True)
         if all(other.sha256 != entry.sha256 for other in self.entries()):
             (self.folder / f"{entry.sha256}.bin").unlink(missing_ok=True)
@@ -139,7 +139,7 @@ class Repository:
         """Return all readable entries, of any identity.
 
         Raises:
-          RepositoryError: others can write to the folder.
+          RepositoryError: others' permission to write.
         """
         readable = []
         if self.folder.is_dir():
@@ -149,14 +149,14 @@ class Repository:
                 readable.append(_read(path))
         return tuple(readable)
 
-    def _entry_path(self, of: Identity) -> Path:
-        return self.folder / f"{of.op}-{of.key}.json"
+    def _entry_path(self, key: Identity) -> Path:
+        return self.folder / f"{key.op}-{key.key}.json"
 
     def make_folder(self) -> None:
-        """Create the folder if it does not exist.
+        """Create the folder, if absent.
 
         Raises:
-          RepositoryError: the folder cannot be created, or others can write to it.
+          RepositoryError: no permission, or others' permission to write.
         """
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -164,11 +164,11 @@ class Repository:
             raise RepositoryError(f"{self.folder}: cannot be created ({error.strerror})") from error
         _require_own(self.folder)
 
-    def _load(self, path: Path, wanted: Identity, device: Any) -> Callable[..., Any]:
+    def _load(self, path: Path, identity: Identity, device: Any) -> Callable[..., Any]:
         from pallas_kernels.repository import onto
 
         entry = _read(path)
-        if different := wanted.differences(entry.identity):
+        if different := identity.differences(entry.identity):
             raise RepositoryError(f"{path.name}: is for {'; '.join(different)}")
         payload = _payload(self.folder, entry)
         try:
@@ -185,10 +185,10 @@ class Repository:
 def compiled_for(
     program: Program, device: Any, *, to_store: bool = True
 ) -> tuple[Callable[..., Any], float]:
-    """Compile a program for a jax device; return the executable and the seconds it took.
+    """Compile a program for a jax device; return executable and seconds.
 
     Args:
-      to_store: whether it can be `put`; False allows jax's compilation cache.
+      to_store: whether for `put`; False allows jax's compilation cache.
     """
     import jax
 
@@ -241,7 +241,7 @@ def _payload(folder: Path, entry: Entry) -> bytes:
 
 
 def _require_own(path: Path) -> None:
-    """Raise unless only this user owns and can write to the file or folder."""
+    """Raise unless the file or folder is this user's alone."""
     status = path.stat()
     if status.st_uid != os.getuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise RepositoryError(

@@ -37,7 +37,7 @@ class Sent:
 
     @property
     def went(self) -> Any:
-        """True if the task was sent, False if the most tasks are outstanding."""
+        """True: sent; False: the most tasks are outstanding."""
         return self.state[Sends.WENT] != 0
 
 
@@ -63,7 +63,7 @@ class Received:
 
     @property
     def status(self) -> Any:
-        """Worst status of each row's CTAs, int32 [rows]; valid is only `DONE`."""
+        """Worst status of each row's CTAs, int32 [rows]; only `DONE` is valid."""
         return self.codes.max(axis=(0, 2))
 
 
@@ -86,11 +86,11 @@ def send(
       state: int32 [5], from `Exchange.sender`, then from the last `Sent` or `Received`.
       q: [N, heads, head_dim] in device memory, N up to the shared rows.
       k: [N, kv_heads, head_dim], like v.
-      rows: of the N rows to send, from 1; None for all.
+      rows: of the N rows, from 1; None: all.
 
     Raises:
-      ValueError: an argument outside its range, or other shapes than the shared arrays'.
-      KernelUnavailable: the device cannot run `backend`.
+      ValueError: an argument outside its range, or other shapes.
+      KernelUnavailable: no device for `backend`.
     """
     exchange, arrays = _start(shared, backend)
     slot, config = exchange.slot, config or SendConfig()
@@ -127,7 +127,7 @@ def poll(
     config: DecodeConfig | None = None,
     backend: Kernel = "sm90",
 ) -> Polled:
-    """Look once for a task; if there is one, append its keys and values, attend, answer.
+    """Look once for a task; append its keys and values, attend, answer.
 
     A row's newest token is at `shared.lengths` - 1; without its page the answer is `NO_BLOCKS`. A
     task of another version of the table gets `OTHER_TABLE`.
@@ -135,12 +135,12 @@ def poll(
     Args:
       state: int32 [ctas, 4], from `Exchange.receiver`, then from the last `Polled`.
       k_pages: [pages, page, kv_heads, head_dim], like v_pages; donated, and returned.
-      windows: int32 [layers], positions that a query sees; None for all.
-      stride: pages between a sequence's pages of consecutive layers.
-      config: tiles; its splits must be those of the shared arrays.
+      windows: int32 [layers], positions seen; None: all.
+      stride: pages between consecutive layers.
+      config: tiles, with the shared arrays' splits.
 
     Raises:
-      ValueError: as `send`, or sizes that the kernel does not support.
+      ValueError: as `send`, or unsupported sizes.
       KernelUnavailable: as `send`.
     """
     exchange, arrays = _start(shared, backend)
@@ -178,15 +178,15 @@ def receive(
     looks: Number = 1,
     backend: Kernel = "sm90",
 ) -> Received:
-    """Wait for the next result, for at most so many looks of each CTA, and take it.
+    """Wait for the next result, for at most `looks` of each CTA, and take it.
 
     Args:
       state: int32 [5], from the last `Sent` or `Received`.
-      rows: of the task; None for the most that it can have.
+      rows: of the task; None: the most.
       looks: most looks at an answer's number, from 1.
 
     Returns:
-      Rows, statuses, and the state. After a `TIME_OUT` the same state waits for the same task.
+      Rows, statuses, and the state. After a `TIME_OUT` the state waits for the same task.
 
     Raises:
       ValueError: as `send`.
@@ -214,7 +214,7 @@ def run_send(
     shared: Shared, state: Any, rows: Any, q: Any, k: Any, v: Any,
     *, exchange: Exchange, config: SendConfig, backend: Kernel,
 ) -> tuple[Shared | None, jax.Array]:  # fmt: skip
-    """Run the kernel; the shared arrays are None if written in place."""
+    """Run the kernel; written in place, the shared arrays are None."""
     shared = jax.tree.map(host_ref, shared)
     tokens, many = q.shape[0], exchange.slot.outstanding * exchange.slot.rows
     kernel = sm90.build_send(exchange, config, tokens, interpret=interpret_settings(backend))
@@ -235,7 +235,7 @@ def run_poll(
     shared: Shared, state: Any, windows: Any, k: Any, v: Any,
     *, polling: Polling, config: DecodeConfig, backend: Kernel,
 ) -> tuple[Shared | None, jax.Array, jax.Array, jax.Array]:  # fmt: skip
-    """Run the kernel, with its input and output pools aliased."""
+    """Run the kernel, input and output pools aliased."""
     exchange, shared = polling.exchange, jax.tree.map(host_ref, shared)
     slot = exchange.slot
     kernel = sm90.build_poll(polling, config, interpret=interpret_settings(backend))
@@ -284,12 +284,12 @@ def run_receive(
 
 
 def _in_place(
-    run: Any, given: dict[str, jax.Array], shared: Shared, backend: Kernel
+    run: Any, arrays: dict[str, jax.Array], shared: Shared, backend: Kernel
 ) -> tuple[Any, Shared | None]:
-    """Run a kernel that writes to its arrays; return its results and those arrays."""
+    """Run a kernel that writes to its arrays; return results and arrays."""
     if backend == "sm90":
-        return run(given), None
-    refs = {name: jax.new_ref(array) for name, array in given.items()}
+        return run(arrays), None
+    refs = {name: jax.new_ref(array) for name, array in arrays.items()}
     result = run(refs)
     written = {
         name: jax.freeze(ref).reshape(getattr(shared, name).shape) for name, ref in refs.items()

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from pallas_kernels.attention.config import DecodeConfig, decode_shared_bytes
 from pallas_kernels.attention.specs import GROUP_ROWS, itemsize
-from pallas_kernels.counting import round_up
 from pallas_kernels.hopper import BARRIER_BYTES, CLUSTERS, MOST_BARRIERS, check_shared_bytes, expect
+from pallas_kernels.integer_math import round_up
 from pallas_kernels.woven.exchange import Exchange, Polling
 
 _ALIGNED = 1024  # bytes of shared memory that each array begins at a multiple of
@@ -27,7 +27,7 @@ class SendConfig:
 
 
 def poll_config(polling: Polling) -> DecodeConfig:
-    """Return the tiles of a poll: those of decode attention, with the exchange's splits."""
+    """Return a poll's tiles: decode attention's, with the exchange's splits."""
     stages = 4 if polling.exchange.slot.head_dim == 128 else 6
     return DecodeConfig(stages=stages, splits=polling.exchange.splits)
 
@@ -42,7 +42,7 @@ def check_poll(polling: Polling, config: DecodeConfig) -> None:
 
 
 def poll_bytes(polling: Polling, config: DecodeConfig) -> int:
-    """Return the shared memory of a polling CTA."""
+    """Return a polling CTA's shared memory."""
     spec = polling.attention
     row = 2 * spec.dim * itemsize(spec.dtype)
     return (
@@ -51,14 +51,14 @@ def poll_bytes(polling: Polling, config: DecodeConfig) -> int:
 
 
 def send_bytes(exchange: Exchange, config: SendConfig) -> int:
-    """Return the shared memory of a sending CTA: its ring of rows."""
+    """Return a sending CTA's shared memory: its ring."""
     need = config.stages * exchange.slot.sent_bytes + BARRIER_BYTES
     check_shared_bytes(need, f"stages={config.stages}")
     return need
 
 
 def receive_bytes(exchange: Exchange) -> int:
-    """Return the shared memory of a receiving CTA: a group's rows, their sums, the word."""
+    """Return a receiving CTA's shared memory: rows, sums, word."""
     rows = exchange.group * exchange.slot.head_dim * itemsize(exchange.out_dtype)
     sums = GROUP_ROWS * itemsize("float32")
     return round_up(rows, _ALIGNED) + round_up(sums, _ALIGNED) + _ALIGNED + BARRIER_BYTES

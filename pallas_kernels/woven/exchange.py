@@ -11,9 +11,9 @@ import jax
 import numpy as np
 
 from pallas_kernels.attention.specs import GROUP_ROWS, ROW_MULTIPLE, Decode
-from pallas_kernels.counting import round_up
 from pallas_kernels.hopper import INPUT_DTYPES, expect
 from pallas_kernels.host_memory.layout import DTYPES
+from pallas_kernels.integer_math import round_up
 from pallas_kernels.woven.slot import SlotShape
 
 LINE: Final = 128  # bytes between arrays: two lines of a cache
@@ -39,7 +39,7 @@ class Polls(IntEnum):
 
 
 class Looked(IntEnum):
-    """Result of a look: no task, a task (now done), or an invalid number."""
+    """Result of a look: no task, a done one, or an invalid number."""
 
     NOTHING = 0
     TOOK = 1
@@ -53,7 +53,7 @@ class Exchange:
     """Sizes of the shared arrays.
 
     Attributes:
-      splits: CTAs that share the keys of one sequence and KV head.
+      splits: CTAs of one sequence and KV head.
     """
 
     slot: SlotShape
@@ -71,12 +71,12 @@ class Exchange:
 
     @property
     def ctas(self) -> int:
-        """CTAs of the receiver: by split, sequence and KV head, in this order."""
+        """CTAs of the receiver, by split, sequence, KV head."""
         return self.splits * self.slot.rows * self.slot.kv_heads
 
     @property
     def out_dtype(self) -> str:
-        """Type of results: float32 if splits are still to be merged."""
+        """Type of results: float32 before a merge of splits."""
         return self.slot.dtype if self.splits == 1 else "float32"
 
     def shapes(self) -> dict[str, tuple[tuple[int, ...], str]]:
@@ -99,14 +99,14 @@ class Exchange:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all arrays, each on its own cache lines."""
+        """Bytes of all arrays, on cache lines of their own."""
         return sum(round_up(_nbytes(*one), LINE) for one in self.shapes().values())
 
     def over(self, pages: Any) -> Shared:
         """Return NumPy views of pages from `host_memory.pages.map_pages`.
 
         Raises:
-          ValueError: the pages have fewer than `nbytes`.
+          ValueError: fewer than `nbytes`.
         """
         length = memoryview(pages).nbytes
         expect(length >= self.nbytes, "pages", length, f"{self.nbytes} bytes or more")
@@ -121,7 +121,7 @@ class Exchange:
         """Return the shared arrays before the first task, in NumPy.
 
         Args:
-          pages: None for memory of this process.
+          pages: None: memory of this process.
           first: number before the first task's.
         """
         shared = self.over(bytearray(self.nbytes) if pages is None else pages)
@@ -141,7 +141,7 @@ class Exchange:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shared:
-    """Arrays of both sides, in pinned host memory for the kernels of a GPU.
+    """Arrays of both sides, in pinned host memory for a GPU's kernels.
 
     Those write in place; interpret mode returns new ones.
     """
@@ -162,10 +162,10 @@ class Shared:
     done: Any  # int32 [ctas]: number of the newest task that a CTA has answered
 
     def publish(self, table: np.ndarray, lengths: np.ndarray) -> None:
-        """Write an iteration's table to NumPy arrays; only while no task is outstanding.
+        """Write an iteration's table to NumPy arrays, without outstanding tasks.
 
         Raises:
-          ValueError: the table does not fit.
+          ValueError: too large a table.
         """
         rows = len(lengths)
         width = self.table.shape[1]

@@ -74,7 +74,7 @@ def send_program(label: str, exchange: Exchange, config: SendConfig) -> Program:
 
 
 def poll_program(label: str, polling: Polling) -> Program:
-    """Return the program of one poll, which donates the pools."""
+    """Return one poll's program, which donates the pools."""
     exchange, config = polling.exchange, poll_config(polling)
     s = exchange.slot
     run = functools.partial(run_poll, polling=polling, config=config, backend="sm90")

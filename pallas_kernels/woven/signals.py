@@ -10,7 +10,7 @@ from jax.experimental.mosaic import gpu as mosaic
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import llvm, memref
 
-from pallas_kernels.counting import Int
+from pallas_kernels.integer_math import Int
 from pallas_kernels.mosaic import Ref, plgpu
 
 _mosaic: Any = mosaic  # untyped
@@ -29,13 +29,13 @@ class Signals(Protocol):
     """Operations of kernels on signal words."""
 
     def look(self, word: Ref, handed: Ref) -> None:
-        """Load a word [1] with acquire into shared memory [1], for a warpgroup."""
+        """Load a word [1] with acquire into shared memory [1]."""
 
     def tell(self, notes: Sequence[Note], last: Note) -> None:
-        """Store notes, then a word with release: its readers see all earlier stores."""
+        """Store notes, then a word with release, which orders earlier stores."""
 
     def between(self, *, order: bool = False) -> None:
-        """Make data announced by a word visible to TMA; with `order`, TMA's stores to others."""
+        """Make announced data visible to TMA; with `order`, TMA's stores to others."""
 
 
 # One thread loads a word with acquire and passes it on through shared memory: threads that looked
@@ -46,7 +46,7 @@ class Instructions:
     """Operations on a GPU, by inline instructions."""
 
     def look(self, word: Ref, handed: Ref) -> None:
-        """Load by one thread, between two barriers of its warpgroup."""
+        """Load by one thread, between two warpgroup barriers."""
 
         @plgpu.inline_mgpu(arg_types=(plgpu.RefType(), plgpu.RefType()))  # type: ignore[untyped-decorator]
         def load(_: Any, word: Any, handed: Any) -> None:
@@ -70,11 +70,11 @@ class Instructions:
         order += [_ORDER, f"{_STORE} [${2 * len(notes)}], ${2 * len(notes) + 1};"]
 
         @plgpu.inline_mgpu(arg_types=kinds)  # type: ignore[untyped-decorator]
-        def store(_: Any, *given: Any) -> None:
+        def store(_: Any, *args: Any) -> None:
             with _alone():
                 operands = [
                     value
-                    for word, number in zip(given[::2], given[1::2], strict=True)
+                    for word, number in zip(args[::2], args[1::2], strict=True)
                     for value in (_mosaic.utils.memref_ptr(word), number.registers.flat[0])
                 ]
                 _run(" ".join(order), operands, ",".join(["l,r"] * len(words)))
@@ -82,7 +82,7 @@ class Instructions:
         store(*(part for word in words for part in word))
 
     def between(self, *, order: bool = False) -> None:
-        """Fence the two paths to memory, and with `order` all accesses."""
+        """Fence both paths to memory; with `order` all accesses."""
 
         @plgpu.inline_mgpu(arg_types=())  # type: ignore[untyped-decorator]
         def fence(_: Any) -> None:

@@ -1,4 +1,4 @@
-"""`Slot`: shared pages by which a receiver computes attention of a sender's sequences."""
+"""`Slot`: shared pages for a receiver's attention of a sender's sequences."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class SlotShape:
     Attributes:
       rows: most sequences of a task.
       dtype: one of `DTYPES`.
-      outstanding: most tasks that are sent and not collected.
+      outstanding: most tasks sent and not collected.
       pages: most pages of a sequence.
     """
 
@@ -167,7 +167,7 @@ class Slot:
           first: number before the first task's.
 
         Raises:
-          SlotError: the path exists.
+          SlotError: an existing path.
           PoolSpaceError: too little space.
         """
         path = Path(path)
@@ -185,12 +185,12 @@ class Slot:
 
     @classmethod
     def open(cls, path: Path | str, shape: SlotShape) -> Slot:
-        """Open a slot that another process created.
+        """Open another process's slot.
 
         Raises:
-          PoolError: the file does not exist.
-          PoolCorruptError: the file is no slot.
-          PoolStaleError: the slot has another shape.
+          PoolError: no file.
+          PoolCorruptError: no slot.
+          PoolStaleError: another shape.
         """
         path = Path(path)
         fd = files.open_file(path)
@@ -204,7 +204,7 @@ class Slot:
         return cls(path, shape, fd)
 
     def close(self) -> None:
-        """Unmap the pages, at once or when the last view of them is gone."""
+        """Unmap the pages, at once or after the last view."""
         self.lanes, self.lengths, self.table = [], np.empty(0), np.empty(0)
         release_or_leave(self._pages)
 
@@ -219,9 +219,9 @@ class Slot:
     ) -> None:
         self.close()
 
-    def _view(self, dtype: Any, at: int, shape: tuple[int, ...]) -> np.ndarray:
+    def _view(self, dtype: Any, offset: int, shape: tuple[int, ...]) -> np.ndarray:
         count = int(np.prod(shape))
-        return np.frombuffer(self._pages, dtype, count=count, offset=at).reshape(shape)
+        return np.frombuffer(self._pages, dtype, count=count, offset=offset).reshape(shape)
 
     def _lane(self, number: int) -> _Lane:
         s = self.shape
@@ -266,7 +266,7 @@ class Sender:
         """Write an iteration's table of sequences.
 
         Raises:
-          SlotError: a task is outstanding, or the table does not fit.
+          SlotError: an outstanding task, or too large a table.
         """
         if self.collected != self.sent:
             raise SlotError(f"{self.sent - self.collected} tasks outstanding: expected none")
@@ -282,10 +282,10 @@ class Sender:
         self.slot.version.store(self.slot.version.load() + 1)
 
     def send(self, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> int:
-        """Send a task of all rows of the table; return its number.
+        """Send a task of the table's rows; return its number.
 
         Raises:
-          SlotError: too many tasks, no table, or rows or head sizes that differ from it.
+          SlotError: too many tasks, no table, or other rows or head sizes.
         """
         shape = self.slot.shape
         if self.sent - self.collected >= shape.outstanding:
@@ -305,11 +305,11 @@ class Sender:
         return self.sent - 1
 
     def collect(self) -> np.ndarray | None:
-        """Return the next result, in order of tasks; None if it is not ready.
+        """Return the next result, in order of tasks, or None.
 
         Raises:
-          TaskFailed: it has none; the next call is about the next task.
-          SlotError: the number of results cannot be.
+          TaskFailed: no result; the next call is for the next task.
+          SlotError: an impossible number of results.
         """
         if self.collected == self._seen:
             word = self.slot.completion.load()
@@ -333,7 +333,7 @@ class Sender:
         """Return the next result.
 
         Raises:
-          TaskFailed: it has none, or is late: then the slot is no longer usable.
+          TaskFailed: no result, or late: the slot is then unusable.
         """
         end = time.monotonic() + limit_s
         while (result := self.collect()) is None:
@@ -352,12 +352,12 @@ class Receiver:
         self.answered = 0
 
     def poll(self) -> Task | None:
-        """Return the next task, or None if there is none.
+        """Return the next task, or None if none.
 
-        A task of another version of the table is answered with `OTHER_TABLE`.
+        A task of another version gets `OTHER_TABLE`.
 
         Raises:
-          SlotError: the number of tasks is invalid.
+          SlotError: an invalid number of tasks.
         """
         slot = self.slot
         word = slot.task.load()
@@ -381,10 +381,10 @@ class Receiver:
         )  # fmt: skip
 
     def answer(self, out: np.ndarray) -> None:
-        """Write the result of the oldest task that is taken.
+        """Write the oldest taken task's result.
 
         Raises:
-          SlotError: none is, or the result has another shape or type.
+          SlotError: none taken, or another shape or type.
         """
         lane = self._oldest()
         rows = int(lane.asked[0])
@@ -400,7 +400,7 @@ class Receiver:
         """Answer the oldest taken task with a status instead of a result.
 
         Raises:
-          SlotError: none is taken.
+          SlotError: none taken.
         """
         self._end(self._oldest(), status)
 

@@ -15,7 +15,7 @@ from pallas_kernels.attention import online, sm90_decode
 from pallas_kernels.attention.config import DecodeConfig, check_decode
 from pallas_kernels.attention.cta import Buffers
 from pallas_kernels.attention.specs import GROUP_ROWS, array_type
-from pallas_kernels.counting import Int, dealt, div, rem, round_up
+from pallas_kernels.integer_math import Int, dealt, div, rem, round_up
 from pallas_kernels.mosaic import Ref, apart, persistent, plgpu
 from pallas_kernels.woven.config import SendConfig, check_poll, send_bytes
 from pallas_kernels.woven.exchange import Exchange, Looked, Polling, Polls, Sends
@@ -36,7 +36,7 @@ Interpret = mosaic_gpu.InterpretGPUParams | None
 def build_send(
     exchange: Exchange, config: SendConfig, tokens: int, *, interpret: Interpret = None
 ) -> Callable[..., Any]:
-    """Return a kernel of state, rows, q, k, v, version, their lanes, asked and task."""
+    """Return a kernel of state, rows, q, k, v, version, lanes, asked and task."""
     send_bytes(exchange, config)
     slot, stages, ctas = exchange.slot, config.stages, config.cluster
     signals = _signals(interpret)
@@ -128,7 +128,7 @@ def build_send(
 def build_poll(
     polling: Polling, config: DecodeConfig, *, interpret: Interpret = None
 ) -> Callable[..., Any]:
-    """Return a kernel of one bounded look, with the task's work."""
+    """Return a kernel of one bounded look and its task."""
     spec, exchange = polling.attention, polling.exchange
     check_decode(spec, config)
     check_poll(polling, config)
@@ -229,8 +229,6 @@ def build_poll(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Cta(sm90_decode.Cta):
-    """A CTA of decode attention with queries in a lane and pages of one layer."""
-
     payload: Int  # where its group's queries and its K and V are
     behind: Int  # pages between the first layer's and this one's
 
@@ -242,18 +240,18 @@ class _Cta(sm90_decode.Cta):
         return self.q.at[self.payload, self.all_rows]
 
 
-def _store_row(cta: _Cta, k_new: Ref, v_new: Ref, kept: Ref, full: Ref, signals: Signals) -> None:
+def _store_row(cta: _Cta, k_new: Ref, v_new: Ref, buffer: Ref, full: Ref, signals: Signals) -> None:
     page = cta.page(div(cta.position, cta.spec.page))
     inside = rem(cta.position, cta.spec.page)
     for part, source in enumerate((k_new, v_new)):
         plgpu.copy_gmem_to_smem(
-            source.at[cta.payload], kept.at[part], full,
+            source.at[cta.payload], buffer.at[part], full,
             oob_mode=plgpu.OOBFillMode.PROMISE_IN_BOUNDS,
         )  # fmt: skip
     plgpu.barrier_wait(full)
     plgpu.commit_smem()
     for part, target in enumerate((cta.k, cta.v)):
-        plgpu.copy_smem_to_gmem(kept.at[part], target.at[page, inside, cta.head])
+        plgpu.copy_smem_to_gmem(buffer.at[part], target.at[page, inside, cta.head])
     plgpu.wait_smem_to_gmem(0)
     signals.between()
 

@@ -1,4 +1,4 @@
-"""Words of 32 bits in shared pages, stored with release and loaded with acquire."""
+"""32-bit words in shared pages, stored with release, loaded with acquire."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def ahead(later: int, earlier: int) -> int:
 # orders all earlier loads and stores of the thread before it, a load with acquire (`ldar` on Arm)
 # all later ones after it. The C compiler cannot move a copy across the call to an unknown address.
 class Word:
-    """A word at an address, which must be a multiple of 4 and stay mapped."""
+    """A word at a mapped address, a multiple of 4."""
 
     def __init__(self, address: int) -> None:
         assert address % (BITS // 8) == 0
@@ -47,11 +47,11 @@ class Word:
         self._put, self._get, _ = _compiled()
 
     def load(self) -> int:
-        """Return the word; later loads see all stores of its writer before it."""
+        """Return the word, after all earlier stores of its writer."""
         return int(self._get(self._address))
 
     def store(self, value: int) -> None:
-        """Store a number modulo 2^32, after all earlier reads and writes."""
+        """Store a number modulo 2^32, after earlier accesses."""
         self._put(self._address, value & _MASK)
 
 

@@ -11,11 +11,11 @@ import pytest
 from numba.core.itanium_mangler import mangle
 
 from c2c.compiling import passes
+from c2c.compiling.builder import OPTIONS
 from c2c.compiling.compilers import INNER, OUTER, compilers
 from c2c.compiling.guard import Returns
-from c2c.compiling.linking import _InnerLibrary, _OuterLibrary
-from c2c.compiling.making import OPTIONS
-from c2c.compiling.packed import pack
+from c2c.compiling.linker import _InnerLibrary, _OuterLibrary
+from c2c.compiling.packing import pack
 from c2c.errors import PolicyError
 from c2c.policies import decision, jitable
 from c2c.simulator.works.phases import span_s
@@ -94,7 +94,7 @@ def test_a_numba_that_cannot_link_compiles_as_it_does(
     change: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if change == "gone":
-        monkeypatch.setitem(sys.modules, "c2c.compiling.linking", None)
+        monkeypatch.setitem(sys.modules, "c2c.compiling.linker", None)
     elif change == "fails":
         monkeypatch.delattr(_OuterLibrary, "finalize")
         monkeypatch.setattr(numba.core.codegen.CPUCodeLibrary, "finalize", None)

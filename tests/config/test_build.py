@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -162,10 +163,10 @@ def test_ids_of_the_hub_are_the_catalogs_models(tmp_path: Path) -> None:
     assert [d.name for d in setup.serving.deployments] == ["qwen3-32b", "qwen3-30b-a3b"]
 
 
-def test_the_shared_trace_of_hub_ids_is_served_by_its_models(shared: Path) -> None:
-    trace = shared / "cases2" / "simulator" / "hub_ids.csv"
-    if not trace.is_file():
-        pytest.skip("no shared trace with ids of the Hub")
+def test_the_shared_trace_of_hub_ids_is_served_by_its_models(
+    shared_part: Callable[[str], Path],
+) -> None:
+    trace = shared_part("cases2/simulator/hub_ids.csv")
     catalog = "catalog.models=[{spec: qwen3-32b}, {spec: qwen3-30b-a3b}]"
     setup = build(load(["workload=file", f"workload.path={trace}", catalog, "mig=1x96gb"]))
     said = setup.workload.description["assignment"]["requests"]

@@ -14,8 +14,8 @@ import numba
 import numpy as np
 import pytest
 
+from c2c.compiling.builder import OPTIONS
 from c2c.compiling.machine_code import variant_key
-from c2c.compiling.making import OPTIONS
 from c2c.compiling.mistakes import policy_error
 from c2c.config import build, load, load_code, settings_folder
 from c2c.errors import PolicyError, SettingError

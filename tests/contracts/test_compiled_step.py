@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from c2c.engine import stepping
-from c2c.engine.stepping import Stepping
+from c2c.engine import loop_step
+from c2c.engine.loop_step import Stepping
 from c2c.errors import BackendError
 from c2c.serving.loop import Step, step
 from c2c.serving.tables.port import (
@@ -91,7 +91,7 @@ def test_an_engine_goes_on_compiled_in_the_middle(
         now_s, actions, ended = taking.take(event)
         return now_s, actions, [tuple(row) for row in ended]
 
-    monkeypatch.setattr(stepping, "is_compiled", lambda: False)
+    monkeypatch.setattr(loop_step, "is_compiled", lambda: False)
     assert _serve("triage_3", take) == _interpreted("triage_3", "tight")
     assert taken > 30
 
@@ -102,8 +102,8 @@ def test_what_cannot_be_compiled_stays_interpreted(
     what = prepared("engine", "roomy")
     rules = what.new_rules()
     taking = Stepping(what.fleet, rules, what.new_serving(rules=rules))
-    monkeypatch.setattr(stepping, "is_compiled", lambda: False)
-    monkeypatch.setattr(stepping, "_MAKER", "c2c.engine.no_such_module")
+    monkeypatch.setattr(loop_step, "is_compiled", lambda: False)
+    monkeypatch.setattr(loop_step, "_MAKER", "c2c.engine.no_such_module")
     asyncio.run(taking.compile())
     assert not taking.is_compiled
     assert "stays interpreted" in caplog.text

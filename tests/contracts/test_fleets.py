@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,7 @@ from c2c.workloads import Workload
 from tests.contracts.recorded import Recorded
 from tests.contracts.watching import serve
 from tests.simulator.test_shards import of_shard, run
-from tests.simulator.worlds import part_of, random_requests, setup
+from tests.simulator.worlds import check_equal, in_both_forms, part_of, random_requests, setup
 from tests.simulator.worlds import simulate as simulated
 
 MODELS = ("llama-3-3b", "llama-3-8b") * 3
@@ -86,11 +86,8 @@ def test_laws_over_random_fleets(
     what = prepare(fleet(given_parts, system, weights_start=start))
     block = random_requests(n, len(MODELS), rate, seed)
     over_port, _, _ = serve(what, Recorded(what, block))
-    interpreted, stats, simulation = simulated(what, block, timeline_rows=100_000)
-    compiled, compiled_stats, _ = simulated(what, block, compiled=True)
-    assert over_port.tobytes() == interpreted.tobytes() == compiled.tobytes()
-    for ours, theirs in zip(astuple(stats), astuple(compiled_stats), strict=True):
-        np.testing.assert_array_equal(ours, theirs)
+    records, stats, simulation = in_both_forms(what, block, timeline_rows=100_000)
+    assert over_port.tobytes() == records.tobytes()
     phases = simulation.timeline()
     loads = phases[phases["is_load"] == 1]
     kinds = what.kind_of[loads["instance"] // what.fleet.residents]
@@ -114,8 +111,7 @@ def test_parts_that_are_alike_are_one_fleet_of_their_chips(system: str) -> None:
     whole, stats, _ = simulated(fleet([("gh200", mig, 3)], system), block)
     parts_, cut_stats, _ = simulated(fleet([("gh200", mig, 1), ("gh200", mig, 2)], system), block)
     assert whole.tobytes() == parts_.tobytes()
-    for ours, theirs in zip(astuple(stats), astuple(cut_stats), strict=True):
-        np.testing.assert_array_equal(ours, theirs)
+    check_equal(stats, cut_stats)
 
 
 def _alone(chip: str, mig: str) -> Prepared:

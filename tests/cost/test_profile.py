@@ -54,14 +54,10 @@ def test_small_chunks_waste_compute_and_stream_weights_again(
 @pytest.mark.parametrize(
     "change",
     [
-        {"chunks": [0]},
-        {"chunks": [65]},
-        {"chunks": []},
-        {"prompt_tokens": 0},
-        {"ttft_target_s": 0.0},
-        {"rate_gbps": -1.0},
+        {"chunks": [0]}, {"chunks": [65]}, {"chunks": []}, {"prompt_tokens": 0},
+        {"ttft_target_s": 0.0}, {"rate_gbps": -1.0},
     ],
-)
+)  # fmt: skip
 def test_profiles_that_cannot_be_made_name_the_field(
     change: dict[str, object], dense: ModelSpec, small_slice: Slice, constants: Constants
 ) -> None:

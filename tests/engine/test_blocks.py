@@ -12,7 +12,7 @@ import pytest
 
 from c2c.engine import messages as say
 from c2c.engine.front.app import make_app
-from c2c.engine.front.served import Served
+from c2c.engine.front.served_model import Served
 from c2c.transformer.text.chat import ChatTemplate
 from c2c.transformer.text.tokenizer import Tokenizer
 from tests.engine.fake_front import FakeLink, begun

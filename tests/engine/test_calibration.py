@@ -38,10 +38,10 @@ from experiments.plain_settings import read_settings
 from experiments.serving.calibration import fit_steps, with_costs
 from experiments.serving.drift import shapes_of
 from experiments.serving.inputs import Inputs, inputs_from
+from experiments.serving.live_run_simulation import compare, records_of, replay
 from experiments.serving.machine import write_machine
 from experiments.serving.record import STEPS
-from experiments.serving.recorded import retell
-from experiments.serving.replaying import compare, records_of, replay
+from experiments.serving.recorded_replay import retell
 from experiments.serving.settings import ServeConf, overrides_of, register, settings_of
 from experiments.serving.steps_file import read_steps
 from tests.transformer.random_checkpoints import config_of

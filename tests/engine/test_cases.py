@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +21,8 @@ TOKENS = (
 
 
 @pytest.fixture(scope="module")
-def cases(shared: Path) -> Path:
-    folder = shared / "cases" / "engine"
-    if not folder.is_dir():
-        pytest.skip("the shared data holds no cases of the engine")
-    return folder
+def cases(shared_part: Callable[[str], Path]) -> Path:
+    return shared_part("cases/engine")
 
 
 @pytest.fixture(scope="module")

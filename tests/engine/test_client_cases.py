@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +25,8 @@ CASES = (
 
 
 @pytest.fixture(scope="module")
-def cases(shared: Path) -> Path:
-    folder = shared / "cases2" / "engine"
-    if not folder.is_dir():
-        pytest.skip("the shared data holds no second cases of the engine")
-    return folder
+def cases(shared_part: Callable[[str], Path]) -> Path:
+    return shared_part("cases2/engine")
 
 
 @pytest.fixture(scope="module")

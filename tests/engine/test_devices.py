@@ -117,14 +117,14 @@ def test_each_worker_gets_one_device_of_its_own() -> None:
 
 def test_a_worker_may_have_several_whole_gpus() -> None:
     four = [of(name) for name in "abcd"]
-    assert pick(four, 2, None, each=2) == tuple(four)
-    assert pick(four, 1, ["d", "b"], each=2) == (four[3], four[1])
+    assert pick(four, 2, None, per_worker=2) == tuple(four)
+    assert pick(four, 1, ["d", "b"], per_worker=2) == (four[3], four[1])
     slices = [replace(device, parent="GPU-0") for device in four]
     for found, workers, said in (
         (four, 3, "workers=3: expected 2, one for 2 devices"), (slices, 1, "whole GPUs"),
     ):  # fmt: skip
         with pytest.raises(SettingError, match=said):
-            pick(found, workers, None, each=2)
+            pick(found, workers, None, per_worker=2)
     planned = bound_to(four[:2])
     one = SimpleNamespace(platform="gpu", id=0, core_count=16, memory_stats=lambda: None)
     check_seen(planned, [one, one])

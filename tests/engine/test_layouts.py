@@ -21,7 +21,7 @@ from c2c.errors import DataError, SettingError
 from c2c.serving import StepLayout
 from c2c.transformer import load
 from experiments.serving.laid_out import laid_out
-from experiments.serving.replaying import prepared_of
+from experiments.serving.live_run_simulation import prepared_of
 from experiments.serving.settings import overrides_of, register, settings_of
 from tests.engine.checkpoints import VOCAB, make_catalog
 from tests.engine.live import Live, served

@@ -18,7 +18,7 @@ from c2c.engine.front.failures import ApiError
 from c2c.engine.front.job import Job, chat_job
 from c2c.engine.front.parameters import NO_EFFECT, REFUSED
 from c2c.engine.front.protocol import FIELDS, OUR_NAMES, ChatRequest, CompletionRequest
-from c2c.engine.front.served import Served, served_models
+from c2c.engine.front.served_model import Served, served_models
 from c2c.engine.messages import ModelInfo
 from c2c.transformer.text.chat import ChatTemplate
 from c2c.transformer.text.tokenizer import Tokenizer

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,10 +38,8 @@ class Asked:
 
 
 @pytest.fixture(scope="module")
-def asked(shared: Path) -> list[Asked]:
-    folder = shared / "checkpoints" / "reference"
-    if not folder.is_dir():
-        pytest.skip("the shared data holds no checkpoints")
+def asked(shared_part: Callable[[str], Path]) -> list[Asked]:
+    folder = shared_part("checkpoints/reference")
     result = []
     for path in sorted(folder.glob("*.npz")):
         with np.load(path) as reference:

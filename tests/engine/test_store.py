@@ -32,7 +32,7 @@ def test_weights_are_read_stopped_and_dropped(tmp_path: Path) -> None:
     async def scenario() -> None:
         store = Store(
             items, (), dtype="float32", linear="staged", owns_files=True,
-            told=lambda model, failed: told.append((model, failed)),
+            report=lambda model, failed: told.append((model, failed)),
         )  # fmt: skip
         reader = await store.stand_by()
         for name in ("one", "damaged", "two", "one"):
@@ -103,7 +103,7 @@ def test_a_load_that_does_not_come_to_its_end_leaves_no_file(
     async def scenario() -> list[str]:
         store = Store(
             {"one": item}, (), dtype="float32", linear="staged", owns_files=owns_files,
-            told=lambda _, failed: told.append(failed),
+            report=lambda _, failed: told.append(failed),
         )  # fmt: skip
         store.fetch("one")
         if how in ("dies", "fails"):

@@ -190,10 +190,8 @@ def test_a_long_text_is_refused_by_its_tokens(front: Front) -> None:
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, "messages")
 
 
-def test_the_case_of_a_sentencepiece_model(shared: Path) -> None:
-    case = shared / "cases" / "engine" / "leading_space"
-    if not case.is_dir():
-        pytest.skip("the shared data holds no such case")
+def test_the_case_of_a_sentencepiece_model(shared_part: Callable[[str], Path]) -> None:
+    case = shared_part("cases/engine/leading_space")
     asked = json.loads((case / "request.json").read_text())
     expected = json.loads((case / "expected.json").read_text())
     model = load(case / "checkpoint", "float32")
@@ -211,10 +209,10 @@ def test_the_case_of_a_sentencepiece_model(shared: Path) -> None:
     assert offsets == expected["text_offset"]
 
 
-def test_the_case_of_a_prompt_that_ends_within_a_character(shared: Path) -> None:
-    case = shared / "cases2" / "engine" / "part_of_a_character_before_the_answer"
-    if not case.is_dir():
-        pytest.skip("the shared data holds no such case")
+def test_the_case_of_a_prompt_that_ends_within_a_character(
+    shared: Path, shared_part: Callable[[str], Path]
+) -> None:
+    case = shared_part("cases2/engine/part_of_a_character_before_the_answer")
     asked = json.loads((case / "request.json").read_text())
     expected = json.loads((case / "expected.json").read_text())
     model = load(shared / "checkpoints" / asked["model"], "float32")

@@ -23,7 +23,7 @@ from rich.console import Console
 from c2c.config import build, load
 from c2c.errors import SettingError
 from c2c.metrics import RECORD_SCHEMA
-from experiments.simulation import alone, execute, folder_of
+from experiments.simulation import execute, folder_of, single_run
 from experiments.simulation.report import console, print_outcome, print_setup
 
 COMMAND = [sys.executable, "-m", "c2c", "simulate"]
@@ -234,10 +234,12 @@ def test_it_says_written_when_all_is_on_disk(
 ) -> None:
     seen: list[bool] = []
     monkeypatch.setattr(
-        alone, "print_folder", lambda _, outcome: seen.append((outcome.folder / "DONE").exists())
+        single_run,
+        "print_folder",
+        lambda _, outcome: seen.append((outcome.folder / "DONE").exists()),
     )
     setup = build(load([*SMALL, f"out={tmp_path}"]))
-    alone.show(setup, alone.console(), "none")
+    single_run.show(setup, single_run.console(), "none")
     assert seen == [True]
 
 

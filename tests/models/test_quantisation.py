@@ -1,6 +1,7 @@
 """Quantised checkpoints as published: bytes of weights and caches; names of specs."""
 
 import json
+from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -173,10 +174,8 @@ def test_quantisation_beside_the_config_is_read(tmp_path: Path) -> None:
         load_spec(path)
 
 
-def test_shared_quantised_configs_have_their_bytes(shared: Path) -> None:
-    configs = shared / "cases2" / "simulator" / "configs"
-    if not configs.is_dir():
-        pytest.skip("no shared configs of models")
+def test_shared_quantised_configs_have_their_bytes(shared_part: Callable[[str], Path]) -> None:
+    configs = shared_part("cases2/simulator/configs")
     for name, gb, kv in (
         ("fp8_beside", 72.7, 163_840),
         ("fp8_per_tensor.json", 9.08, 131_072),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -219,10 +221,8 @@ def test_models_with_layers_that_are_not_alike_are_refused_by_field() -> None:
         spec_of("gemma4_26b_a4b", text_config=text)
 
 
-def test_shared_configs_have_the_values_by_hand(shared: Any) -> None:
-    configs = shared / "cases2" / "simulator" / "configs"
-    if not configs.is_dir():
-        pytest.skip("no shared configs of models")
+def test_shared_configs_have_the_values_by_hand(shared_part: Callable[[str], Path]) -> None:
+    configs = shared_part("cases2/simulator/configs")
     for name, billions, kv, state in (
         ("qwen3_5_27b", 26.9, 65_536, 153_944_064), ("qwen3_5_35b_a3b", 34.66, 20_480, 64_389_120),
         ("minimax_m2", 228.69, 253_952, 0), ("glm5", 743.9, 89_856 + 78 * 128 * 2, 0),

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from c2c.compiling.addresses import FIELDS, LOOP
+from c2c.compiling.builder import OPTIONS, decision
 from c2c.compiling.decision import POINTS, DecisionPoint, place_in_tables
 from c2c.compiling.entries import link
-from c2c.compiling.linked import FIELDS, LOOP
-from c2c.compiling.making import OPTIONS, decision
-from c2c.compiling.packed import pack
+from c2c.compiling.packing import pack
 from c2c.errors import PolicyError
 from c2c.policies import (
     DECISIONS,

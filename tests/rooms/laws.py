@@ -19,7 +19,7 @@ from c2c.serving.tables.state import SETTLED, SLOT, WAITS
 from c2c.simulator import RunStats, build_machine
 from c2c.workloads import RequestBlock
 from tests.contracts.recorded import Recorded
-from tests.simulator.worlds import simulate
+from tests.simulator.worlds import in_both_forms
 
 __all__ = ["Anything", "Books", "served", "served_while_lost"]
 
@@ -168,11 +168,7 @@ def served(what: ServingSetup, block: RequestBlock) -> tuple[Any, RunStats, Book
       The records by id, the totals and the books.
     """
     prepared = prepare(what)
-    records, stats, done = simulate(prepared, block)
-    again, others, _ = simulate(prepared, block, compiled=True)
-    assert records.tobytes() == again.tobytes()
-    assert stats.resource_s.tobytes() == others.resource_s.tobytes()
-    assert (stats.relayouts, stats.relayout_bytes) == (others.relayouts, others.relayout_bytes)
+    records, stats, done = in_both_forms(prepared, block)
     rules, machine = prepared.new_rules(), build_machine(prepared)
     backend = Recorded(prepared, block)
     state = prepared.new_serving(slots=len(block) + 1, rules=rules)

@@ -14,7 +14,7 @@ from c2c.models import Adapter, adapter_bytes, load_catalog, load_spec, weight_b
 from c2c.policies import Resident
 from c2c.serving import Prepared, prepare
 from c2c.serving.batches.schedulers.token_budget import VllmV1
-from tests.simulator.worlds import random_requests, requests, setup, simulate
+from tests.simulator.worlds import in_both_forms, random_requests, requests, setup, simulate
 
 BYTES = 83_886_080  # rank 16 on all of Llama 3 8B: 41.94 million parameters in bf16
 
@@ -150,6 +150,4 @@ def test_host_memory_holds_the_base_and_its_adapters() -> None:
 def test_compiled_is_interpreted() -> None:
     what = fleet(5, mig="2x48gb", adapter_cache__slots=2)
     block = random_requests(80, 6, 20.0, 5)
-    one, _, _ = simulate(what, block)
-    other, _, _ = simulate(what, block, compiled=True)
-    assert one.tobytes() == other.tobytes()
+    in_both_forms(what, block)

@@ -15,6 +15,7 @@ from c2c.policies import Fixed, Static
 from c2c.serving import Prepared, prepare
 from c2c.workloads import RequestBlock
 from tests.simulator.worlds import random_requests, setup, simulate
+from tests.tiers import tiered
 
 
 @dataclass
@@ -103,7 +104,7 @@ SOME = tuple(range(0, 32, 3))
     ],
 )
 @pytest.mark.parametrize("rate", [0.3, 3.0, 100.0])
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", tiered([1, 2, 3]))
 def test_same_times_as_single_steps(window: dict[str, Any], rate: float, seed: int) -> None:
     what = setup("llama-3-8b", mig="3x24gb", max_batch=6, chunk=Fixed(tokens=256), alpha=Static())
     one = what.deployments[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,7 @@ from c2c.serving.tables.port import (
 from c2c.workloads import RequestBlock
 from tests.contracts.recorded import Recorded
 from tests.contracts.watching import serve
-from tests.simulator.worlds import random_requests, requests, setup, simulate
+from tests.simulator.worlds import in_both_forms, random_requests, requests, setup, simulate
 
 KV_BYTES = 131072  # of a token of Llama-3 8B
 
@@ -160,13 +160,9 @@ def test_compiled_is_interpreted_to_the_byte() -> None:
         *["llama-3-3b"] * 5, mig="4x24gb", starts_active=False, scale=AtOutstanding(3), max_batch=4
     )
     block = random_requests(120, 5, 6.0, 7)
-    ours, our_stats, _ = simulate(made, block)
-    theirs, their_stats, _ = simulate(made, block, compiled=True)
-    assert ours.tobytes() == theirs.tobytes()
-    for one, other in zip(astuple(our_stats), astuple(their_stats), strict=True):
-        np.testing.assert_array_equal(one, other)
-    assert our_stats.evictions > 5
-    assert our_stats.handed > 80
+    _, stats, _ = in_both_forms(made, block)
+    assert stats.evictions > 5
+    assert stats.handed > 80
 
 
 def test_a_model_that_starts_is_active_on_a_device_of_each_role() -> None:

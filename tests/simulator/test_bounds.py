@@ -19,7 +19,7 @@ LAYOUTS = ("hardware=h200_pcie5", "mig=3g_2x2g"), ("hardware=gh200", "mig=4x24gb
 OUTSIDE = """
 import numpy as np
 from numba import njit
-from c2c.compiling.making import OPTIONS
+from c2c.compiling.builder import OPTIONS
 def read(row, k):
     return row[k]
 read.__module__ = "c2c.outside"

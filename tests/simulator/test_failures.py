@@ -26,7 +26,8 @@ from c2c.simulator.failures import FailureSchedule
 from c2c.simulator.shards import merged_stats, split
 from c2c.workloads import Workload
 from tests.simulator.test_shards import of_shard, run
-from tests.simulator.worlds import random_requests, requests, setup, simulate
+from tests.simulator.worlds import in_both_forms, random_requests, requests, setup, simulate
+from tests.tiers import tiered
 
 MODELS = ("llama-3-3b", "llama-3-8b") * 3
 TURNS: dict[str, Any] = {
@@ -84,17 +85,13 @@ def test_every_request_ends_once_and_nothing_is_left(
     )
 
 
-@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("system", tiered(SYSTEMS, "turns"))
 def test_compiled_equals_interpreted(system: str) -> None:
     made = setup(*MODELS, superchips=3, **SYSTEMS[system])
     prepared = prepare(failing(made, mtbf_hours=20.0 / 3600.0, repair_s=5.0))
     block = random_requests(100, len(MODELS), 5.0, seed=4)
-    expected, stats, _ = simulate(prepared, block)
-    got, also, _ = simulate(prepared, block, compiled=True)
+    _, stats, _ = in_both_forms(prepared, block)
     assert len(stats.failures) > 2
-    assert got.tobytes() == expected.tobytes()
-    assert also.failures == stats.failures
-    np.testing.assert_array_equal(also.busy_s, stats.busy_s)
 
 
 def test_nothing_changes_where_nothing_fails() -> None:
@@ -156,7 +153,7 @@ def test_chips_of_a_host_fail_together_and_its_memory_is_empty_after() -> None:
     made = setup(*MODELS, superchips=4)
     made = failing(made, host_chips=2, **lost((10.0, 1, 20.0)))
     block = requests(np.arange(0.0, 60.0, 0.5), np.arange(120) % len(MODELS), 100, 50)
-    records, stats, simulation = simulate(made, block)
+    records, stats, simulation = in_both_forms(made, block)
     assert [(r.chip, r.lost_s, r.back_s) for r in stats.failures] == [
         (0, 10.0, 30.0), (1, 10.0, 30.0),
     ]  # fmt: skip
@@ -170,8 +167,6 @@ def test_chips_of_a_host_fail_together_and_its_memory_is_empty_after() -> None:
     )
     np.testing.assert_array_equal(state.chip.free_bytes, state.chip.host_bytes - held)
     assert held[0] < held[2]
-    compiled, _, _ = simulate(made, block, compiled=True)
-    assert compiled.tobytes() == records.tobytes()
 
 
 def test_a_model_of_a_lost_host_is_read_from_disk_again() -> None:

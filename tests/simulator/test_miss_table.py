@@ -11,9 +11,10 @@ import pytest
 from c2c.config import run_totals
 from c2c.errors import SettingError
 from c2c.policies import ActivationTrace, AllExperts, ByProbability, ByScore, ExpertMap, NoPrefetch
-from c2c.serving import prepare
+from c2c.serving import ServingSetup, prepare
+from c2c.simulator import RunStats
 from c2c.simulator.expert_cache.miss_table import DECODES, MissTable, steps_missing
-from c2c.workloads import Router
+from c2c.workloads import RequestBlock, Router
 from tests.contracts.recorded import Recorded
 from tests.contracts.watching import serve
 from tests.simulator.test_experts import world
@@ -26,6 +27,14 @@ BLOCK = requests(
     prompt=G.integers(1, 300, 120),
     output=G.integers(1, 300, 120),
 )
+
+
+def walked_and_from_a_table(exact: ServingSetup, block: RequestBlock) -> list[tuple[Any, RunStats]]:
+    """Return records and totals of either kind of misses, over a slow link."""
+    link = replace(exact.platform.link, measured_gbps=8.0, datasheet_gbps=8.0)
+    exact = replace(exact, platform=replace(exact.platform, link=link))
+    table = replace(exact, system=with_settings(exact.system, expert_cache__misses="table"))
+    return [simulate(what, block, compiled=True)[:2] for what in (exact, table)]
 
 
 @pytest.mark.parametrize(
@@ -44,11 +53,7 @@ def test_a_table_has_the_latency_and_the_bytes_of_the_exact_walk(
 ) -> None:
     """The link is slow, so that misses take much of a step."""
     exact = world(40e6, router=router, experts=experts, prefetch=prefetch)
-    link = replace(exact.platform.link, measured_gbps=8.0, datasheet_gbps=8.0)
-    exact = replace(exact, platform=replace(exact.platform, link=link))
-    table = replace(exact, system=with_settings(exact.system, expert_cache__misses="table"))
-    walked, stats, _ = simulate(exact, BLOCK, compiled=True)
-    found, again, _ = simulate(table, BLOCK, compiled=True)
+    (walked, stats), (found, again) = walked_and_from_a_table(exact, BLOCK)
     assert again.runs.sum() < 2.1 * len(BLOCK) < 0.1 * stats.runs.sum()
     assert stats.expert_wait_s > 0.3 * stats.busy_s.sum()
     for first, last in (("started_s", "finished_s"), ("started_s", "first_token_s")):
@@ -84,11 +89,7 @@ def test_requests_after_a_start_find_the_traces_stored_before_it() -> None:
     )  # fmt: skip
     prefetch = ActivationTrace(capacity=20)
     exact = world(40e6, Router(skew=1.2, topics=6), models=2, experts=ByScore(), prefetch=prefetch)
-    link = replace(exact.platform.link, measured_gbps=8.0, datasheet_gbps=8.0)
-    exact = replace(exact, platform=replace(exact.platform, link=link))
-    table = replace(exact, system=with_settings(exact.system, expert_cache__misses="table"))
-    walked, stats, _ = simulate(exact, block, compiled=True)
-    found, again, _ = simulate(table, block, compiled=True)
+    (walked, stats), (found, again) = walked_and_from_a_table(exact, block)
     assert stats.switches == again.switches == 80
     assert again.expert_bytes == pytest.approx(stats.expert_bytes, rel=0.1)
     assert (found.finished_s - found.started_s).mean() == pytest.approx(

@@ -20,6 +20,7 @@ from c2c.serving import Prepared, Serving, prepare
 from c2c.simulator import Simulation, build_machine
 from c2c.workloads import RequestBlock
 from tests.simulator.worlds import requests, setup, simulate, with_settings
+from tests.tiers import tiered
 
 BLOCK = 64
 HOST = 4e9
@@ -183,7 +184,7 @@ def test_what_is_found_is_not_computed(name: str, seed: int, rate: float) -> Non
     assert (records.started_s >= records.admitted_s).all()
 
 
-@pytest.mark.parametrize("name", ["streamed", "kept", "apart"])
+@pytest.mark.parametrize("name", tiered(["streamed", "kept", "apart"]))
 def test_compiled_and_interpreted_loops_agree(name: str) -> None:
     block = talks(50, len(SPECS), 6.0, 5)
     what = prepared(name)

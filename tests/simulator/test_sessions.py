@@ -14,7 +14,7 @@ from c2c.serving import prepare
 from c2c.workloads import ClosedLoop, RequestBlock, build_workload, concatenate
 from c2c.workloads.prefixes import Lists
 from tests.simulator.test_prefix_cache import served
-from tests.simulator.worlds import setup, simulate, with_settings
+from tests.simulator.worlds import in_both_forms, setup, simulate, with_settings
 
 SPECS = ("llama-3-3b", "llama-3-8b", "llama-3-3b")
 
@@ -162,8 +162,7 @@ def test_a_request_comes_after_the_last_of_those_that_it_waits_for(seed: int) ->
 def test_both_forms_of_the_loop_agree_on_graphs() -> None:
     block, what = graphs(4), prepare(setup(*SPECS))
     for loop in (None, ClosedLoop(concurrency=2)):
-        one, other = (simulate(what, block, compiled=c, loop=loop)[0] for c in (True, False))
-        assert one.tobytes() == other.tobytes()
+        in_both_forms(what, block, loop=loop)
 
 
 def test_a_chain_is_a_graph_of_one_parent() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +17,7 @@ from c2c.simulator import RunStats, Simulation, build_machine, run_blocks
 from c2c.simulator.arrivals.groups import groups_of, ranges_of
 from c2c.simulator.shards import Shard, dealt, merged_stats, merged_timeline, split
 from c2c.workloads import RequestBlock, Workload, build_workload
-from tests.simulator.worlds import random_requests, setup
+from tests.simulator.worlds import check_equal, random_requests, setup
 from tests.tiers import tiered
 
 MODELS = ("llama-3-3b", "llama-3-8b") * 4
@@ -50,11 +50,7 @@ def check_parts(runs: list[Any], whole: Any, stats: RunStats) -> None:
     """Assert that the runs of all shards have the records and the totals of one run."""
     records = np.concatenate([r for r, _, _ in runs])
     assert np.sort(records, order="id").tobytes() == np.sort(whole, order="id").tobytes()
-    together = merged_stats([s for _, s, _ in runs])
-    for field in fields(RunStats):
-        np.testing.assert_array_equal(
-            getattr(together, field.name), getattr(stats, field.name), field.name
-        )
+    check_equal(merged_stats([s for _, s, _ in runs]), stats)
 
 
 @pytest.mark.parametrize("more", tiered([{}, {"place": RandomIdle()}]))
@@ -97,10 +93,7 @@ def test_groups_one_after_another_are_one_run(cells: int, more: dict[str, Any]) 
     for size in (37, 1000, 3000):
         apart, also, _ = run(prepared, _blocks(block, size), rows=0, compiled=True)
         assert apart.tobytes() == together.tobytes()
-        for field in fields(RunStats):
-            np.testing.assert_array_equal(
-                getattr(also, field.name), getattr(stats, field.name), field.name
-            )
+        check_equal(also, stats)
 
 
 @given(st.integers(0, 10**6), st.integers(1, 7), st.integers(1, 12))

@@ -16,7 +16,7 @@ from c2c.serving import Prepared, ServingSetup, prepare
 from c2c.serving.tables.costs import held_places
 from c2c.workloads import RequestBlock
 from tests.models.published import CONFIGS
-from tests.simulator.worlds import requests, setup, simulate, with_settings
+from tests.simulator.worlds import in_both_forms, requests, setup, simulate, with_settings
 
 
 def spec_of(name: str) -> ModelSpec:
@@ -161,7 +161,4 @@ def test_interpreted_and_compiled_agree(name: str) -> None:
         prepared = prepare(serving(spec_of("qwen3_next_80b"), hbm_reserve_bytes=80e9))
     else:
         prepared = tight(20 if name == "partial" else 28, 150, counts=True)
-    block = burst(7, 25)
-    runs = [simulate(prepared, block, compiled=compiled)[0] for compiled in (False, True)]
-    assert runs[0].tobytes() == runs[1].tobytes()
-    assert (runs[0].failure == 0).all()
+    assert (in_both_forms(prepared, burst(7, 25))[0].failure == 0).all()

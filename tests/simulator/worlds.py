@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -137,3 +137,21 @@ def simulate(
     stats = run_blocks(simulation, blocks, parts.append)
     table = np.concatenate(parts) if parts else np.zeros(0, RECORD_DTYPE)
     return np.sort(table, order="id").view(np.recarray), stats, simulation
+
+
+def in_both_forms(
+    what: ServingSetup | Prepared, *blocks: RequestBlock, **more: Any
+) -> tuple[Any, RunStats, Simulation]:
+    """Simulate, and once more as machine code, which must agree in records and totals."""
+    found = simulate(what, *blocks, **more)
+    records, stats, _ = simulate(what, *blocks, compiled=True, **more)
+    assert found[0].tobytes() == records.tobytes()
+    check_equal(found[1], stats)
+    return found
+
+
+def check_equal(ours: RunStats, theirs: RunStats) -> None:
+    for field in fields(RunStats):
+        np.testing.assert_array_equal(
+            getattr(ours, field.name), getattr(theirs, field.name), field.name
+        )

@@ -87,7 +87,7 @@ def test_only_wanted_logits_are_computed(made: Make) -> None:
     model, _, _ = made("llama")
     tokens, positions = [prompt(13, 8), prompt(14, 8)], [range(8)] * 2
     every = Batch(model, 2)(tokens, positions)
-    some = Batch(model, 2)(tokens, positions, wanted=np.array([7, 15], np.int32))
+    some = Batch(model, 2)(tokens, positions, logit_indices=np.array([7, 15], np.int32))
     assert some.shape == (2, model.spec.vocab)
     np.testing.assert_allclose(some, every[:, 7], atol=TOLERANCE / 4)
 

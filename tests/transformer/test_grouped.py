@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from c2c.transformer.layers.grouped import grouped_matmul
+from c2c.transformer.layers.grouped_gemm import grouped_matmul
 
 
 @pytest.mark.parametrize(

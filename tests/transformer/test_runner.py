@@ -15,10 +15,10 @@ from c2c.engine.residents import Residents
 from c2c.errors import SettingError
 from c2c.transformer import Executables, Model, Sampling
 from c2c.transformer.layers.pages import OutOfPages
-from c2c.transformer.running.drawing import BIASED, DRAW, MOST_HELD, new_seats
 from c2c.transformer.running.kv_pool import KvPool, superblock_elements
 from c2c.transformer.running.runner import Runner, Step
 from c2c.transformer.running.sampling import sampling_rows
+from c2c.transformer.running.sampling_stages import BIASED, DRAW, MOST_HELD, new_seats
 from c2c.transformer.running.shapes import Shapes, pieces
 from tests.compilations import compilations
 from tests.tiers import tiered

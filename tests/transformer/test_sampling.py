@@ -157,21 +157,12 @@ def test_a_row_depends_on_its_own_seed_and_step_only() -> None:
 @pytest.mark.parametrize(
     "settings",
     [
-        {"temperature": -1.0},
-        {"temperature": float("nan")},
-        {"top_k": -1},
-        {"top_p": 0.0},
-        {"top_p": 1.5},
-        {"repetition_penalty": 0.0},
-        {"seed": -1},
-        {"seed": 2**64},
-        {"min_p": 1.5},
-        {"min_p": float("nan")},
-        {"presence_penalty": float("inf")},
-        {"frequency_penalty": float("nan")},
-        {"logit_bias": {3: float("inf")}},
+        {"temperature": -1.0}, {"temperature": float("nan")}, {"top_k": -1}, {"top_p": 0.0},
+        {"top_p": 1.5}, {"repetition_penalty": 0.0}, {"seed": -1}, {"seed": 2**64}, {"min_p": 1.5},
+        {"min_p": float("nan")}, {"presence_penalty": float("inf")},
+        {"frequency_penalty": float("nan")}, {"logit_bias": {3: float("inf")}},
     ],
-)
+)  # fmt: skip
 def test_settings_are_checked(settings: dict[str, Any]) -> None:
     with pytest.raises(SettingError, match=next(iter(settings))):
         Sampling(**settings)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -20,11 +21,8 @@ TOLERANCE, RMS = 2e-4, 2e-5  # of the references' README
 
 
 @pytest.fixture
-def checkpoints(shared: Path) -> Path:
-    folder = shared / "checkpoints"
-    if not folder.is_dir():
-        pytest.skip("the shared data holds no checkpoints")
-    return folder
+def checkpoints(shared_part: Callable[[str], Path]) -> Path:
+    return shared_part("checkpoints")
 
 
 @pytest.mark.parametrize("name", tiered(FOLDERS, "qwen3_moe"))

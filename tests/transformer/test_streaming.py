@@ -11,9 +11,9 @@ import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from c2c.transformer.text.spelling import Spelling, byte_alphabet
 from c2c.transformer.text.stop_text import StopText
 from c2c.transformer.text.streaming import TextStream
+from c2c.transformer.text.token_bytes import Spelling, byte_alphabet
 from c2c.transformer.text.tokenizer import Tokenizer
 from tests.transformer.small_tokenizers import CORPUS, KINDS
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -56,10 +57,8 @@ def gguf_metadata(tokenizer_json: dict[str, Any], pre: str) -> dict[str, Any]:
 # From a folder
 
 
-def test_reference_tokenizers(shared: Path) -> None:
-    checkpoints = shared / "checkpoints"
-    if not checkpoints.is_dir():
-        pytest.skip("no reference checkpoints beside the traces")
+def test_reference_tokenizers(shared_part: Callable[[str], Path]) -> None:
+    checkpoints = shared_part("checkpoints")
     cases = json.loads((checkpoints / "reference/tokenizers.json").read_text("utf-8"))
     for family in cases.values():
         for model in family["models"]:
@@ -186,10 +185,10 @@ def test_gguf_vocabulary_is_the_same_tokenizer() -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_gguf_vocabularies_of_the_reference_families(shared: Path, family: str) -> None:
-    checkpoints = shared / "checkpoints"
-    if not checkpoints.is_dir():
-        pytest.skip("no reference checkpoints beside the traces")
+def test_gguf_vocabularies_of_the_reference_families(
+    shared_part: Callable[[str], Path], family: str
+) -> None:
+    checkpoints = shared_part("checkpoints")
     cases = json.loads((checkpoints / "reference/tokenizers.json").read_text("utf-8"))[family]
     original = json.loads((checkpoints / cases["models"][0] / "tokenizer.json").read_text("utf-8"))
     metadata = gguf_metadata(original, FAMILIES[family])

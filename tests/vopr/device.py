@@ -12,7 +12,7 @@ import numpy as np
 from c2c.models import ModelSpec
 from c2c.transformer import KvPool, Lease, OnDevice
 from c2c.transformer.layers.pages import PAGE_TOKENS
-from c2c.transformer.running.drawing import DRAW, FEED, SCORE, SCORED, SEAT
+from c2c.transformer.running.sampling_stages import DRAW, FEED, SCORE, SCORED, SEAT
 
 __all__ = ["Device", "Executables", "Model", "score", "undisturbed"]
 

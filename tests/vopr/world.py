@@ -18,7 +18,7 @@ from c2c.engine import fleet, residents
 from c2c.engine.catalog import Entry
 from c2c.engine.front.app import make_app
 from c2c.engine.front.link import Link
-from c2c.engine.front.served import Served
+from c2c.engine.front.served_model import Served
 from c2c.engine.scheduler import Engine
 from c2c.engine.settings import EngineSettings
 from c2c.errors import DataError

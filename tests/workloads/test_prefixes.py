@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -38,10 +39,8 @@ def found_by_all(lists: list[list[Any]], prompts: list[int], size: int) -> int:
     return result
 
 
-def test_the_public_trace_finds_what_its_readme_counts(shared: Path) -> None:
-    path = shared / "traces" / "mooncake_synthetic.jsonl.gz"
-    if not path.is_file():
-        pytest.skip("the public trace is not on this machine")
+def test_the_public_trace_finds_what_its_readme_counts(shared_part: Callable[[str], Path]) -> None:
+    path = shared_part("traces/mooncake_synthetic.jsonl.gz")
     workload = build(path)
     block = concatenate(workload.blocks())
     keys = keys_of(block)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -379,10 +379,8 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_traces_of_users_are_read_whole(shared: Path, name: str) -> None:
-    path = shared / "cases" / "simulator" / name
-    if not path.is_file():
-        pytest.skip(f"no {name} among the shared cases")
+def test_traces_of_users_are_read_whole(shared_part: Callable[[str], Path], name: str) -> None:
+    path = shared_part(f"cases/simulator/{name}")
     told = {"kind": "trace", "path": str(path)}
     workload = build_workload(told, ("llama-3-8b", "llama-3-3b"), 0)
     arrival_s, _, prompt, output = columns(workload)

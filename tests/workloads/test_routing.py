@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from c2c.compiling.making import OPTIONS
+from c2c.compiling.builder import OPTIONS
 from c2c.draws import draw, hashed
 from c2c.simulator.expert_cache.tokens import (
     Followed,

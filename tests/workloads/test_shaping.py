@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from c2c.workloads import RequestBlock, concatenate
 from c2c.workloads.lengths import LengthFilter, synthetic_lengths
-from c2c.workloads.shaping import (
+from c2c.workloads.transformations import (
     Source,
     compressed,
     held,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -206,10 +207,8 @@ SHARED = {
 
 
 @pytest.mark.parametrize("name", SHARED)
-def test_public_forms_of_traces_are_read(shared: Path, name: str) -> None:
-    path = shared / "cases2" / "simulator" / name
-    if not path.is_file():
-        pytest.skip(f"no {name} among the shared cases")
+def test_public_forms_of_traces_are_read(shared_part: Callable[[str], Path], name: str) -> None:
+    path = shared_part(f"cases2/simulator/{name}")
     block = concatenate(build(path).blocks())
     span_s = float(block.arrival_s[-1] - block.arrival_s[0])
     sums = int(block.prompt_tokens.sum()), int(block.output_tokens.sum())

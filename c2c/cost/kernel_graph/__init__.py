@@ -1,6 +1,14 @@
 """Kernel graph of a model step."""
 
 from c2c.cost.kernel_graph.gpus import TimedGpu
+from c2c.cost.kernel_graph.kernel_times import (
+    COLUMNS,
+    modelled_us,
+    timed_gpu,
+    timed_gpus,
+    timed_node,
+    times_lines,
+)
 from c2c.cost.kernel_graph.kernels import (
     Batch,
     StepKernel,
@@ -8,14 +16,6 @@ from c2c.cost.kernel_graph.kernels import (
     Weights,
     step_kernels,
     transfers_of,
-)
-from c2c.cost.kernel_graph.measured import (
-    COLUMNS,
-    modelled_us,
-    timed_gpu,
-    timed_gpus,
-    timed_node,
-    times_lines,
 )
 from c2c.cost.kernel_graph.other_models import (
     MAMBA,
@@ -25,8 +25,7 @@ from c2c.cost.kernel_graph.other_models import (
     mamba_kernels,
     vision_kernels,
 )
-from c2c.cost.kernel_graph.seconds import Efficiency, kernel_s, step_s
-from c2c.cost.kernel_graph.served import (
+from c2c.cost.kernel_graph.phases import (
     Load,
     Phase,
     Served,
@@ -35,6 +34,7 @@ from c2c.cost.kernel_graph.served import (
     parameter_bytes,
     state_space,
 )
+from c2c.cost.kernel_graph.seconds import Efficiency, kernel_s, step_s
 from c2c.cost.kernel_graph.tensor_parallel import ranked, tensor_parallel
 
 __all__ = [

@@ -16,7 +16,7 @@ __all__ = ["TimedGpu", "Times"]
 
 
 class Times(NamedTuple):
-    """Measured over modelled times of a kernel, by tokens, ascending."""
+    """Measured over modelled kernel times by tokens, ascending."""
 
     kernel: str
     is_decode: bool
@@ -26,12 +26,12 @@ class Times(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimedGpu:
-    """A GPU with the rates and constants that time its kernels.
+    """A GPU with the rates of its kernels.
 
     Attributes:
       name: of its file in `conf/hardware`, or of a slice.
       share: speed factor of all kernels; 1 unless fitted.
-      times: measured times of its kernels.
+      times: measured times of kernels.
     """
 
     name: str

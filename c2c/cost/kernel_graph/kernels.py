@@ -23,7 +23,7 @@ _ELEMENT_BYTES = 2  # bf16
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """Data that one kernel writes and `weight` later ones read."""
+    """Data of one kernel for `weight` later ones."""
 
     source: int
     target: int
@@ -33,7 +33,7 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Memory that each GPU running one of these kernels must hold."""
+    """Memory for GPUs that run one of these kernels."""
 
     nbytes: float
     readers: tuple[int, ...]
@@ -41,7 +41,7 @@ class Weights:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """A step's input: `rows` sequences of `chunk` new tokens each, at `context` tokens."""
+    """A step's input: `rows` sequences of `chunk` new tokens at `context` tokens."""
 
     rows: Count
     chunk: Count
@@ -63,15 +63,15 @@ class StepKernel:
     """One kernel of a step.
 
     Attributes:
-      kind: kernel name, the same in all layers.
+      kind: name, the same in all layers.
       layer: -1: of no layer.
-      cache_bytes: bytes of KV read, or of states read and written.
-      read_bytes: bytes read of other kernels' results in this step.
-      takes: indices of the kernels whose results it reads.
-      wire_bytes: bytes that a collective sends to its group.
-      product: M, K and N of a GEMM with weights.
+      cache_bytes: of KV read, or of states read and written.
+      read_bytes: of other kernels' results.
+      takes: indices of the kernels read.
+      wire_bytes: sent by a collective to its group.
+      product: M, K, N of a GEMM with weights.
       tokens: new tokens of its step; 0: unknown.
-      is_decode: whether its step's rows have one new token each.
+      is_decode: whether rows have one new token each.
     """
 
     kind: str
@@ -115,7 +115,7 @@ _ATTENTION = frozenset(
 def step_kernels(
     spec: ModelSpec, batch: Batch, *, expert_bytes: float = _ELEMENT_BYTES
 ) -> tuple[StepKernel, ...]:
-    """Return the kernels of a step: prefill if a row has several tokens, else decode.
+    """Return a step's kernels: prefill if a row has several tokens, else decode.
 
     Args:
       expert_bytes: bytes of a stored expert weight.
@@ -137,7 +137,7 @@ def step_kernels(
 
 
 def transfers_of(kernels: tuple[StepKernel, ...]) -> tuple[Transfer, ...]:
-    """Return the transfers between kernels, each the producer's whole result."""
+    """Return the transfers between kernels, whole results each."""
     return tuple(
         Transfer(source, target, kernels[source].write_bytes)
         for target, kernel in enumerate(kernels)
@@ -169,14 +169,14 @@ class KernelList:
         )  # fmt: skip
         return len(self.made) - 1
 
-    def gemm(self, kind: str, layer: int, taken: int, m: float, k: int, n: int) -> int:
+    def gemm(self, kind: str, layer: int, source: int, m: float, k: int, n: int) -> int:
         """Add a GEMM of [m, k] with weights [k, n]."""
-        return self.add(kind, layer, taken, tensor=2 * m * k * n, weight=k * n, read=m * k,
+        return self.add(kind, layer, source, tensor=2 * m * k * n, weight=k * n, read=m * k,
                         write=m * n, product=(m, k, n))  # fmt: skip
 
 
 class _Builder:
-    """Builder of a decoder's kernels, with traffic per token or in total."""
+    """Builder of a decoder's kernels, per token or in total."""
 
     def __init__(self, spec: ModelSpec, batch: Batch, expert_bytes: float) -> None:
         self.spec, self.batch = spec, batch
@@ -196,9 +196,8 @@ class _Builder:
             kind, layer, *takes, read=tokens * read, write=tokens * write, product=None, **totals
         )
 
-    def gemm(self, kind: str, layer: int, taken: int, k: int, n: int) -> int:
-        """Add a GEMM of all tokens with weights [k, n]."""
-        return self.kernels.gemm(kind, layer, taken, self.batch.tokens, k, n)
+    def gemm(self, kind: str, layer: int, source: int, k: int, n: int) -> int:
+        return self.kernels.gemm(kind, layer, source, self.batch.tokens, k, n)
 
     def layer(self, layer: int, x: int) -> int:
         spec, batch = self.spec, self.batch

@@ -1,4 +1,4 @@
-"""Kernels of state-space models, diffusion transformers and vision encoders, for placement only."""
+"""Kernels of state-space models, diffusion transformers and vision encoders, for placement."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class MambaShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiffusionShape:
-    """Shape of a multimodal diffusion transformer with joint attention of image and text."""
+    """Shape of a diffusion transformer with joint attention of image and text."""
 
     blocks: int
     dual_blocks: int  # number of first layers in which the image also attends to itself
@@ -61,7 +61,7 @@ class DiffusionShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VisionShape:
-    """Shape of an image encoder that merges patches four by four."""
+    """Shape of an image encoder that merges patches by four."""
 
     layers: int
     hidden: int
@@ -93,7 +93,7 @@ VISION: Final = VisionShape(
 
 
 def mamba_kernels(shape: MambaShape, batch: Batch) -> tuple[StepKernel, ...]:
-    """Return a step's kernels: prefill if a row has several tokens."""
+    """Return a step's kernels: prefill for rows of several tokens."""
     graph = KernelList()
     tokens, d, inner = batch.tokens, shape.hidden, shape.inner
     in_out = 2 * inner + 2 * shape.groups * shape.state + shape.heads
@@ -128,21 +128,21 @@ def mamba_kernels(shape: MambaShape, batch: Batch) -> tuple[StepKernel, ...]:
 
 
 def _scan(
-    made: KernelList, shape: MambaShape, batch: Batch, layer: int, mixed: int, split: int
+    graph: KernelList, shape: MambaShape, batch: Batch, layer: int, mixed: int, split: int
 ) -> int:
     tokens, wide = batch.tokens, shape.heads * shape.head_dim
     chunk = min(shape.chunk, batch.chunk)
     chunks = batch.rows * -(-batch.chunk // chunk)
     states = chunks * wide * shape.state
     keys = tokens * shape.groups * shape.state
-    steps = made.add("chunk_cumsum", layer, split, core=4 * tokens * shape.heads,
+    steps = graph.add("chunk_cumsum", layer, split, core=4 * tokens * shape.heads,
                      read=tokens * shape.heads, write=2 * tokens * shape.heads)  # fmt: skip
-    partial = made.add("chunk_state", layer, mixed, steps, tensor=2 * tokens * wide * shape.state,
+    partial = graph.add("chunk_state", layer, mixed, steps, tensor=2 * tokens * wide * shape.state,
                    read=tokens * wide + keys, write=states)  # fmt: skip
-    passed = made.add("state_passing", layer, partial, core=2 * states, read=states, write=states)
-    scores = made.add("chunk_scores", layer, mixed, tensor=2 * keys * chunk, read=2 * keys,
+    passed = graph.add("state_passing", layer, partial, core=2 * states, read=states, write=states)
+    scores = graph.add("chunk_scores", layer, mixed, tensor=2 * keys * chunk, read=2 * keys,
                       write=tokens * chunk * shape.groups)  # fmt: skip
-    return made.add(
+    return graph.add(
         "chunk_scan", layer, mixed, scores, passed, steps,
         tensor=2 * tokens * wide * (chunk + shape.state),
         read=tokens * (wide + chunk * shape.groups) + keys + states, write=tokens * wide,
@@ -150,7 +150,7 @@ def _scan(
 
 
 def diffusion_kernels(shape: DiffusionShape, images: int) -> tuple[StepKernel, ...]:
-    """Return the kernels of one denoising step of several images."""
+    """Return the kernels of a denoising step of several images."""
     graph = KernelList()
     rows, d = 2 * images, shape.hidden
     tokens = {"x": rows * shape.image_tokens, "c": rows * shape.text_tokens}
@@ -168,7 +168,7 @@ def diffusion_kernels(shape: DiffusionShape, images: int) -> tuple[StepKernel, .
 
 
 def _joint_block(
-    made: KernelList, shape: DiffusionShape, layer: int, rows: int, streams: dict[str, int],
+    graph: KernelList, shape: DiffusionShape, layer: int, rows: int, streams: dict[str, int],
     when: int, tokens: dict[str, int],
 ) -> tuple[int, int]:  # fmt: skip
     d, seen = shape.hidden, shape.image_tokens + shape.text_tokens
@@ -176,39 +176,39 @@ def _joint_block(
     scales, parts = {}, []
     for s, stream in streams.items():
         wide = (9 if s == "x" and is_dual else 6) * d
-        scales[s] = made.gemm(f"modulation_{s}", layer, when, rows, d, wide)
-        norm = _elementwise(made, f"norm1_{s}", layer, 8, tokens[s] * d, stream, scales[s])
-        qkv = made.gemm(f"qkv_{s}", layer, norm, tokens[s], d, 3 * d)
-        parts.append(_elementwise(made, f"qk_norm_{s}", layer, 6, 2 * tokens[s] * d, qkv))
+        scales[s] = graph.gemm(f"modulation_{s}", layer, when, rows, d, wide)
+        norm = _elementwise(graph, f"norm1_{s}", layer, 8, tokens[s] * d, stream, scales[s])
+        qkv = graph.gemm(f"qkv_{s}", layer, norm, tokens[s], d, 3 * d)
+        parts.append(_elementwise(graph, f"qk_norm_{s}", layer, 6, 2 * tokens[s] * d, qkv))
         if s == "x":
             normed = norm
-    attention = made.add(
+    attention = graph.add(
         "attention", layer, *parts, tensor=4 * rows * seen * seen * d,
         core=5 * rows * seen * seen * d / 64, read=3 * rows * seen * d, write=rows * seen * d,
     )  # fmt: skip
     out = {}
     for s, stream in streams.items():
         m = tokens[s]
-        o = made.gemm(f"o_{s}", layer, attention, m, d, d)
-        added = _elementwise(made, f"add1_{s}", layer, 2, 2 * m * d, o, stream, scales[s])
+        o = graph.gemm(f"o_{s}", layer, attention, m, d, d)
+        added = _elementwise(graph, f"add1_{s}", layer, 2, 2 * m * d, o, stream, scales[s])
         if s == "x" and is_dual:
-            qkv = made.gemm("qkv_self", layer, normed, m, d, 3 * d)
-            ready = _elementwise(made, "qk_norm_self", layer, 6, 2 * m * d, qkv)
+            qkv = graph.gemm("qkv_self", layer, normed, m, d, 3 * d)
+            ready = _elementwise(graph, "qk_norm_self", layer, 6, 2 * m * d, qkv)
             pairs = rows * shape.image_tokens**2
-            alone = made.add("attention_self", layer, ready, tensor=4 * pairs * d,
+            alone = graph.add("attention_self", layer, ready, tensor=4 * pairs * d,
                              core=5 * pairs * d / 64, read=3 * m * d, write=m * d)  # fmt: skip
-            o = made.gemm("o_self", layer, alone, m, d, d)
-            added = _elementwise(made, "add_self", layer, 2, 2 * m * d, o, added, scales[s])
-        norm = _elementwise(made, f"norm2_{s}", layer, 8, m * d, added, scales[s])
-        up = made.gemm(f"up_{s}", layer, norm, m, d, 4 * d)
-        activated = _elementwise(made, f"activate_{s}", layer, 10, 4 * m * d, up)
-        down = made.gemm(f"down_{s}", layer, activated, m, 4 * d, d)
-        out[s] = _elementwise(made, f"add2_{s}", layer, 2, 2 * m * d, down, added, scales[s])
+            o = graph.gemm("o_self", layer, alone, m, d, d)
+            added = _elementwise(graph, "add_self", layer, 2, 2 * m * d, o, added, scales[s])
+        norm = _elementwise(graph, f"norm2_{s}", layer, 8, m * d, added, scales[s])
+        up = graph.gemm(f"up_{s}", layer, norm, m, d, 4 * d)
+        activated = _elementwise(graph, f"activate_{s}", layer, 10, 4 * m * d, up)
+        down = graph.gemm(f"down_{s}", layer, activated, m, 4 * d, d)
+        out[s] = _elementwise(graph, f"add2_{s}", layer, 2, 2 * m * d, down, added, scales[s])
     return out["x"], out["c"]
 
 
 def vision_kernels(shape: VisionShape, images: int, patches: int) -> tuple[StepKernel, ...]:
-    """Return the kernels that encode images of so many patches."""
+    """Return the kernels for so many patches."""
     graph = KernelList()
     m, d, f = images * patches, shape.hidden, shape.intermediate
     x = graph.gemm("patch_embed", -1, graph.add("pixels", -1, write=m * shape.patch_elements), m,
@@ -235,8 +235,8 @@ def vision_kernels(shape: VisionShape, images: int, patches: int) -> tuple[StepK
 
 
 def _elementwise(
-    made: KernelList, kind: str, layer: int, flops: int, elements: float, *takes: int
+    graph: KernelList, kind: str, layer: int, flops: int, elements: float, *takes: int
 ) -> int:
-    return made.add(
+    return graph.add(
         kind, layer, *takes, core=flops * elements, read=elements, write=elements
     )  # fmt: skip

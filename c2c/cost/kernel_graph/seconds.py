@@ -24,7 +24,7 @@ Seconds = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Efficiency:
-    """Attained shares of the datasheet's rates, and the launch time: assumptions, not fits."""
+    """Attained shares of datasheets' rates, and launch time: assumptions."""
 
     tensor: SomeShare = 0.7
     cores: SomeShare = 0.5
@@ -38,12 +38,12 @@ class Efficiency:
 
 
 def kernel_s(kernel: StepKernel, on: TimedGpu, efficiency: Efficiency | None = None) -> float:
-    """Return the seconds of a kernel that runs alone: its longest time by compute, HBM or L2.
+    """Return the seconds of a kernel alone: the longest of compute, HBM and L2.
 
     Raises:
       SettingError: the GPU's file lacks a required rate.
 
-    Source: ours; Tessera measures each kernel on each GPU.
+    Source: ours; Tessera measures kernels.
     """
     if kernel.product is not None:
         m, k, n = kernel.product
@@ -56,7 +56,7 @@ def kernel_s(kernel: StepKernel, on: TimedGpu, efficiency: Efficiency | None = N
 def step_s(
     kernels: Sequence[StepKernel], on: TimedGpu, efficiency: Efficiency | None = None
 ) -> Seconds:
-    """Return the times t[k,g] of a step's kernels on one GPU, [kernel] seconds, at its power limit.
+    """Return the seconds t[k,g] of a step's kernels on a GPU at its power limit.
 
     Raises:
       SettingError: the GPU's file lacks a required rate.

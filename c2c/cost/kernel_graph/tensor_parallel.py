@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from c2c.cost.kernel_graph.kernels import StepKernel, Transfer, Weights
-from c2c.cost.kernel_graph.served import Served
+from c2c.cost.kernel_graph.phases import Served
 from c2c.ranges import Count, check_value
 
 __all__ = ["ranked", "tensor_parallel"]
@@ -29,7 +29,7 @@ def tensor_parallel(
     Raises:
       SettingError: `ranks` is below 1.
 
-    Source: Tessera, section IV: each rank becomes a pair, collectives stay with the original group.
+    Source: Tessera, section IV: each rank becomes a pair, collectives stay.
     """
     check_value(ranks, Count, "ranks")
     result: list[StepKernel] = []

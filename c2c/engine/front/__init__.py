@@ -1,1 +1,1 @@
-"""OpenAI-compatible API in a separate process, so that JSON never delays a step."""
+"""OpenAI-compatible API in a separate process: JSON never delays a step."""

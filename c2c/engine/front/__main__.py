@@ -6,7 +6,7 @@ python -m c2c.engine.front <socket> <host> <port> <choices> <at once> <draws> <o
 import sys
 from functools import partial
 
-from c2c.engine.front.served import served_models
+from c2c.engine.front.served_model import served_models
 from c2c.engine.front.server import run_front
 
 

@@ -21,7 +21,7 @@ __all__ = ["Shape", "Stream", "event", "usage"]
 
 @dataclass(slots=True, kw_only=True)
 class Shape:
-    """Form of an answer to a chat or a text completion; `options` are its `stream_options`."""
+    """Form of an answer; `options` are its `stream_options`."""
 
     model: str
     is_chat: bool
@@ -69,12 +69,12 @@ class Shape:
         return self._chunk([one], has_usage=self.options.continuous_usage_stats)
 
     def _shown(
-        self, index: int, made: Choice | Piece | None, finish: str | None, content: dict[str, Any]
+        self, index: int, piece: Choice | Piece | None, finish: str | None, content: dict[str, Any]
     ) -> dict[str, Any]:
         scores = None
-        if self.has_scores and made is not None:
-            scores = (of_chat if self.is_chat else of_text)(made.scores, self.written)
-        tokens = {"token_ids": made.tokens if made else []} if self.has_tokens else {}
+        if self.has_scores and piece is not None:
+            scores = (of_chat if self.is_chat else of_text)(piece.scores, self.written)
+        tokens = {"token_ids": piece.tokens if piece else []} if self.has_tokens else {}
         return {"index": index, "finish_reason": finish, "logprobs": scores} | content | tokens
 
     def last(self) -> bytes:
@@ -83,7 +83,7 @@ class Shape:
         return self._chunk([], has_usage=True) + end if self.options.include_usage else end
 
     def failed(self, error: ApiError) -> bytes:
-        """Return the event of a failure."""
+        """Return a failure's event."""
         return event(error.body())
 
     def _chunk(self, choices: list[Any], *, has_usage: bool) -> bytes:
@@ -103,7 +103,7 @@ def event(value: Any) -> bytes:
 
 
 def usage(choices: Sequence[Choice], prompt: int) -> dict[str, Any]:
-    """Return the token counts of an answer."""
+    """Return an answer's token counts."""
     drawn = sum(choice.drawn for choice in choices)
     hits: dict[int, int] = {}  # by prompt: tokens that none of its choices computed
     for choice in choices:
@@ -120,7 +120,7 @@ class Stream(StreamingResponse):
     """Stream that ends with its client's connection."""
 
     def __init__(self, first: bytes, events: AsyncGenerator[bytes, None]) -> None:
-        """Create a stream from its first event and the others."""
+        """Create a stream from its events."""
         super().__init__(_after(first, events), media_type="text/event-stream")
         self._events = events
 

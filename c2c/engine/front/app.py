@@ -22,7 +22,6 @@ from c2c.engine.front.body import BodyRoute, extra_headers
 from c2c.engine.front.choices import Choice
 from c2c.engine.front.conversions import MessagesRequest, ResponsesRequest
 from c2c.engine.front.delivery import complete, events_of, unless_gone
-from c2c.engine.front.documented import ERRORS, STREAM
 from c2c.engine.front.embeddings import EmbeddingsRequest
 from c2c.engine.front.failures import ApiError, invalid, without_paths
 from c2c.engine.front.guard import Guard
@@ -30,9 +29,10 @@ from c2c.engine.front.job import Job, chat_job, text_job
 from c2c.engine.front.link import Link
 from c2c.engine.front.metrics import Metrics
 from c2c.engine.front.models import Models
+from c2c.engine.front.openapi import ERRORS, STREAM
 from c2c.engine.front.parameters import check, unknown
 from c2c.engine.front.protocol import ChatRequest, CompletionRequest
-from c2c.engine.front.served import Served, served_models
+from c2c.engine.front.served_model import Served, served_models
 from c2c.engine.front.texts import Texts
 from c2c.engine.front.trials import Trials
 from c2c.engine.messages import ModelInfo
@@ -159,49 +159,49 @@ class Front:
         """Return the start's progress; "" if complete."""
         return "" if self._served is not None else self._link.starting or "loading tokenizers"
 
-    async def completions(self, request: Request, asked: CompletionRequest) -> Response:
+    async def completions(self, request: Request, body: CompletionRequest) -> Response:
         """Complete one prompt or several."""
-        check(asked)
-        self._check_count("n", asked)
-        job = await asyncio.to_thread(text_job, self.find(asked.model), asked)
+        check(body)
+        self._check_count("n", body)
+        job = await asyncio.to_thread(text_job, self.find(body.model), body)
         return await self._answer(request, job, job.shape())
 
-    async def embeddings(self, request: Request, asked: EmbeddingsRequest) -> Response:
+    async def embeddings(self, request: Request, body: EmbeddingsRequest) -> Response:
         """Return the embedding of one text or several."""
-        text = asked.completion()
+        text = body.completion()
         self._check_count("input", text)
-        job = await asyncio.to_thread(text_job, self.find(asked.model), text, "input")
+        job = await asyncio.to_thread(text_job, self.find(body.model), text, "input")
         choices, over = await self._choices(request, job, embeds=True)
         await complete(request, choices, over)
-        return JSONResponse(asked.answer(choices, sum(map(len, job.prompts))))
+        return JSONResponse(body.answer(choices, sum(map(len, job.prompts))))
 
-    def _check_count(self, field: str, asked: CompletionRequest) -> None:
-        if len(asked.prompts) * asked.n > self._most_choices:
-            why = f"{asked.n} choices for each of {len(asked.prompts)} prompts"
+    def _check_count(self, field: str, body: CompletionRequest) -> None:
+        if len(body.prompts) * body.n > self._most_choices:
+            why = f"{body.n} choices for each of {len(body.prompts)} prompts"
             raise invalid(field, f"{why}, expected at most {self._most_choices} in all")
 
-    async def chat(self, request: Request, asked: ChatRequest) -> Response:
+    async def chat(self, request: Request, body: ChatRequest) -> Response:
         """Answer a chat."""
-        return await self._chat(request, asked, None)
+        return await self._chat(request, body, None)
 
-    async def messages(self, request: Request, asked: MessagesRequest) -> Response:
+    async def messages(self, request: Request, body: MessagesRequest) -> Response:
         """Answer a chat in Anthropic's form."""
-        if asked.max_tokens is None:
+        if body.max_tokens is None:
             raise invalid("max_tokens", "expected a number")
-        return await self._chat(request, asked.chat(), MessageBlocks(asked.model))
+        return await self._chat(request, body.chat(), MessageBlocks(body.model))
 
-    async def message_tokens(self, asked: MessagesRequest) -> dict[str, int]:
+    async def message_tokens(self, body: MessagesRequest) -> dict[str, int]:
         """Count a chat's tokens, in Anthropic's form."""
-        job = await asyncio.to_thread(chat_job, self.find(asked.model), asked.chat())
+        job = await asyncio.to_thread(chat_job, self.find(body.model), body.chat())
         return {"input_tokens": len(job.prompts[0])}
 
-    async def responses(self, request: Request, asked: ResponsesRequest) -> Response:
+    async def responses(self, request: Request, body: ResponsesRequest) -> Response:
         """Answer in the form of OpenAI's responses; none is stored."""
-        return await self._chat(request, asked.chat(), ResponseBlocks(asked.shown()))
+        return await self._chat(request, body.chat(), ResponseBlocks(body.shown()))
 
-    async def _chat(self, request: Request, asked: ChatRequest, shape: Blocks | None) -> Response:
-        check(asked)
-        job = await asyncio.to_thread(chat_job, self.find(asked.model), asked)
+    async def _chat(self, request: Request, body: ChatRequest, shape: Blocks | None) -> Response:
+        check(body)
+        job = await asyncio.to_thread(chat_job, self.find(body.model), body)
         return await self._answer(request, job, shape or job.shape())
 
     def find(self, model: str) -> Served:
@@ -262,7 +262,7 @@ class Front:
         return {"status": "ok"}
 
     async def ready(self) -> Response:
-        """Report readiness: 200 if requests are accepted and a worker lives, else 503."""
+        """Report readiness: 200 if accepting with a living worker, else 503."""
         is_up = self._link.is_up and bool(self._served)
         if is_up:
             now = await self._link.live()

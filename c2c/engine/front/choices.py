@@ -33,16 +33,16 @@ class Piece:
 
 @dataclass(slots=True, kw_only=True)
 class Choice:
-    """A choice in progress, a request of its own, which is sent when `pieces` is iterated.
+    """A choice in progress, a request that iteration of `pieces` sends.
 
     Attributes:
-      gate: limits the choices that are computed at the same time.
-      hidden: tokens that are not part of the answer.
-      echo: tokens of the prompt, if the answer begins with it.
+      gate: limits concurrent choices.
+      hidden: tokens outside the answer.
+      echo: prompt tokens that begin the answer.
       only_echo: whether the answer is the prompt alone.
-      found: prompt tokens found in the prefix cache.
-      tokens: tokens so far, without an end token.
-      drawn: generated tokens, hidden ones included.
+      found: cached prompt tokens.
+      tokens: so far, without an end token.
+      drawn: generated, hidden ones included.
       finish: `finish_reason`; None while in progress.
     """
 

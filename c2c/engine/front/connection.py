@@ -1,4 +1,4 @@
-"""Limits of client connections: size and time of requests, number."""
+"""Limits of client connections: size, time, number."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _OWN_FILES = 128  # file descriptors of this process besides connections
 
 
 class BoundedConnection(HttpToolsProtocol):
-    """Connection that ends, with OpenAI's error, if a request is too large, slow or not HTTP."""
+    """Connection that ends, with OpenAI's error, at a large, slow or invalid request."""
 
     _timer: asyncio.TimerHandle | None = None
     _frame = _body = 0  # bytes of the request
@@ -32,7 +32,7 @@ class BoundedConnection(HttpToolsProtocol):
     _has_head = _is_refused = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Wait for a request, or refuse if file descriptors run out."""
+        """Wait for a request, or refuse without file descriptors."""
         super().connection_made(transport)
         self._wait()
         if len(self.connections) > resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _OWN_FILES:

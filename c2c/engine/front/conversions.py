@@ -19,10 +19,10 @@ _NOT_SHOWN = {"n", "logprobs", "top_logprobs", "return_token_ids", "stream_optio
 _TEXTS = ("text", "input_text", "output_text", "reasoning_text", "summary_text")
 
 
-def chat_of(given: dict[str, Any]) -> ChatRequest:
+def chat_of(fields: dict[str, Any]) -> ChatRequest:
     """Return a chat from its fields."""
     try:
-        return ChatRequest.model_validate(given)
+        return ChatRequest.model_validate(fields)
     except ValidationError as error:
         errors = [{**one, "loc": ("body", *one["loc"])} for one in error.errors()]
         raise RequestValidationError(errors) from None

@@ -1,4 +1,4 @@
-"""Delivery of answers, whole or streamed; both end with their client."""
+"""Delivery of answers, whole or streamed, until the client leaves."""
 
 from __future__ import annotations
 

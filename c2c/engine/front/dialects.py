@@ -1,4 +1,4 @@
-"""Dialects of models: marks of thoughts and tool calls, and their grammars."""
+"""Dialects: marks of thoughts and tool calls, and grammars."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Pairs:
     """Arguments as marked keys and bare values.
 
     Attributes:
-      key_end: mark after a key, with what the pattern of keys leaves over.
-      around: text around a value that is not part of it.
+      key_end: mark after a key, with the pattern's rest.
+      around: text around a value.
     """
 
     name_end: str
@@ -47,18 +47,18 @@ class Dialect:
     Attributes:
       template: pattern of its chat templates.
       opening: mark before one call or several.
-      head: further mark before each call, also without `opening`.
-      named: pattern before a call's arguments, group 1 its name; None: a call is `{"name": ...,
-        "arguments": ...}`.
-      pairs: arguments that are no JSON.
-      quote: second mark around strings of a JSON with bare keys.
-      is_bare: whether an answer may begin with an unmarked call.
+      head: mark before each call, also without `opening`.
+      named: pattern before arguments, group 1 the name; None: a call is `{"name": ..., "arguments":
+        ...}`.
+      pairs: arguments without JSON.
+      quote: second mark around strings, for bare keys.
+      is_bare: whether an unmarked call may begin an answer.
       thinks_anywhere: whether a thought may follow text.
-      dropped: marks without a meaning for clients.
-      final: mark before an answer that is no call.
-      written: form of all calls that a grammar forces, with `%c`.
-      call: form of one of them, with `%n`, its name, and `%a`, its arguments.
-      between: text between two of them.
+      dropped: meaningless marks.
+      final: mark before text.
+      written: form of all forced calls, with `%c`.
+      call: form of one, with `%n` (name) and `%a` (arguments).
+      between: text between two.
       id: form of a call's id, with the fields `own`, `name` and `index`.
     """
 
@@ -88,7 +88,7 @@ class Dialect:
         return bool(self.opening or self.head)
 
     def specials(self, tokenizer: Tokenizer) -> frozenset[int]:
-        """Return the special tokens that must stay in the text."""
+        """Return special tokens that stay in the text."""
         marks = (
             self.opening, self.closing, self.head, self.foot, self.quote, self.call, *self.thought,
             *self.dropped, self.named.pattern if self.named else "",
@@ -119,14 +119,14 @@ def dialect_of(template: str) -> Dialect | None:
 
 
 def forced_dialect(own: Dialect) -> Dialect:
-    """Return the dialect of forced calls: Llama's JSON if its own has none."""
+    """Return the dialect of forced calls, or Llama's JSON."""
     if own.written:
         return own
     return replace(_BARE, thought=own.thought, thinks_anywhere=own.thinks_anywhere)
 
 
 def thought_of(dialect: Dialect, prompt: str, *, goes_on: str | None) -> Thought:
-    """Return the state of the thought at a prompt's end."""
+    """Return the thought's state at a prompt's end."""
     opening, closing = dialect.thought
     if goes_on is not None:
         return "open" if goes_on.rfind(opening) > goes_on.rfind(closing) else "closed"
@@ -193,9 +193,9 @@ def call_grammar(
 ) -> str:
     """Return the grammar of calls alone, see `c2c.engine.front.grammars`."""
 
-    def symbols(form: str, **given: str) -> str:
+    def symbols(form: str, **values: str) -> str:
         parts = re.split("%([can])", form)
-        shown = [given[p] if k % 2 else _lark(p, tokenizer) for k, p in enumerate(parts)]
+        shown = [values[p] if k % 2 else _lark(p, tokenizer) for k, p in enumerate(parts)]
         return " ".join(filter(None, shown))
 
     rules, one = [], []
@@ -215,7 +215,7 @@ def call_grammar(
 def answer_grammar(
     grammar: str, dialect: Dialect, tokenizer: Tokenizer, thought: Thought, *, is_call: bool
 ) -> str:
-    """Return the grammar of an answer after its thought and marks."""
+    """Return an answer's grammar after its thought and marks."""
     begin, end, resumed, final = (
         _lark(mark, tokenizer) for mark in (*dialect.thought, dialect.resumed, dialect.final)
     )

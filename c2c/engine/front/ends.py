@@ -1,4 +1,4 @@
-"""Ends of recursive JSON schemas: whether a finite value exists."""
+"""Ends of recursive JSON schemas: a finite value exists."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ def has_end(schema: Mapping[str, Any]) -> bool:
     return any(_ends(schema, schema, ended, set()) for _ in range(_MOST_PASSES))
 
 
-def _ends(schema: Any, root: Mapping[str, Any], ended: set[str], asked: set[str]) -> bool:
-    """Return whether a value ends if only `ended` references do; adds to `ended` and `asked`."""
+def _ends(schema: Any, root: Mapping[str, Any], ended: set[str], visited: set[str]) -> bool:
+    """Return whether a value ends if `ended` references do; adds to `ended` and `visited`."""
     if not isinstance(schema, dict):
         return True
     reference = schema.get("$ref")
     if isinstance(reference, str) and reference not in ended:
         inner = target(reference, root)
         if inner is not None:
-            if reference in asked:
+            if reference in visited:
                 return False
-            asked.add(reference)
-            if not _ends(inner, root, ended, asked):
+            visited.add(reference)
+            if not _ends(inner, root, ended, visited):
                 return False
         ended.add(reference)
     for name in ("anyOf", "oneOf"):
         options = _list(schema, name)
-        if options and not any(_ends(option, root, ended, asked) for option in options):
+        if options and not any(_ends(option, root, ended, visited) for option in options):
             return False
     needed = list(_list(schema, "allOf"))
     if schema.get("type") == "object":
@@ -57,7 +57,7 @@ def _ends(schema: Any, root: Mapping[str, Any], ended: set[str], asked: set[str]
         first = _list(schema, "prefixItems")
         needed += first[: max(0, least)]
         needed += [schema.get("items")] if least > len(first) else []
-    inner = [_ends(one, root, ended, asked) for one in needed]  # all, as a pass adds their ends
+    inner = [_ends(one, root, ended, visited) for one in needed]  # all, as a pass adds their ends
     return all(inner)
 
 
@@ -67,7 +67,7 @@ def _list(schema: Mapping[str, Any], name: str) -> list[Any]:
 
 
 def target(reference: str, root: Mapping[str, Any]) -> Any:
-    """Return the schema of a `#/$defs/node`; None if there is none."""
+    """Return the schema of a `#/$defs/node`; None if none."""
     if reference != "#" and not reference.startswith("#/"):
         return None
     result: Any = root

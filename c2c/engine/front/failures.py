@@ -18,7 +18,7 @@ _FOLDERS = re.compile(r"(?<![\w.:/])/(?:[^\s/:'\",;()]+/)*(?=[^\s/:'\",;()])")
 
 
 class ApiError(HTTPException):
-    """HTTP error in OpenAI's form, with headers for clients that retry."""
+    """HTTP error in OpenAI's form, with headers for retries."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ def invalid(field: str, why: object, *, code: str | None = None) -> ApiError:
 
 
 def overloaded(why: str) -> ApiError:
-    """Return an error that a retry after a second may avoid."""
+    """Return an error that a retry may avoid."""
     return ApiError(503, why, code="overloaded", retry_s=1.0)
 
 
@@ -80,7 +80,7 @@ _PASSING = ("overloaded", "draining", "worker_lost", "gone")  # a later retry ma
 
 
 def after_end(why: str, retry_s: float = 0.0) -> ApiError:
-    """Return the error of a failed outcome."""
+    """Return a failed outcome's error."""
     status, message, code = _AFTER[why]
     retry = max(1.0, retry_s) if why in _PASSING else None
     return ApiError(status, message, code=code, retry_s=retry)

@@ -41,32 +41,32 @@ FORMS = {
 """Fields of vLLM's requests, with the kind of grammar."""
 
 
-def grammar_of(asked: SharedFields) -> tuple[str, str]:
-    """Return the grammar of an answer, as llguidance has it ("": free), and its field."""
-    forms = list(_forms(asked))
+def grammar_of(request: SharedFields) -> tuple[str, str]:
+    """Return an answer's grammar, as llguidance has it ("": free), and its field."""
+    forms = list(_forms(request))
     if len(forms) > 1:
         names = " and ".join(sorted({name for name, *_ in forms}))
         raise ApiError(400, f"{names}: expected only one of them", param=forms[1][0])
     for name, kind, value in forms:
-        return _compiled(name, kind, value, asked.guided_whitespace_pattern), name
+        return _compiled(name, kind, value, request.guided_whitespace_pattern), name
     return "", ""
 
 
-def _forms(asked: SharedFields) -> Iterator[tuple[str, str, Any]]:
-    form = asked.response_format
+def _forms(request: SharedFields) -> Iterator[tuple[str, str, Any]]:
+    form = request.response_format
     if form is not None and form.type == "json_object":
         yield "response_format", "json_object", True
     elif form is not None and form.type == "json_schema":
         if form.json_schema is None:
             raise invalid("response_format", "expected json_schema with a schema")
         yield "response_format", "json", form.json_schema.schema_ or _OBJECT
-    if asked.structured_outputs is not None:
-        options = asked.structured_outputs.model_dump(by_alias=True, exclude_none=True)
+    if request.structured_outputs is not None:
+        options = request.structured_outputs.model_dump(by_alias=True, exclude_none=True)
         for kind, value in options.items():
             if value is not False:
                 yield "structured_outputs", kind, value
     for name, kind in FORMS.items():
-        value = getattr(asked, name)
+        value = getattr(request, name)
         if value is not None and value is not False:
             yield name, kind, value
 
@@ -86,7 +86,7 @@ def _compiled(name: str, kind: Any, value: Any, space: str | None) -> str:
 
 
 def schema_grammar(schema: Any, name: str, space: str | None = None) -> str:
-    """Return the grammar of a JSON schema."""
+    """Return a JSON schema's grammar."""
     import llguidance
 
     more: Any = {"whitespace_pattern": space} if space else _ONE_LINE

@@ -31,7 +31,7 @@ _START_S = 5.0  # retry-after during the start
 
 
 class Guard:
-    """ASGI middleware; an answer's `x-request-id` is in the log of internal errors."""
+    """ASGI middleware; internal errors are logged with an answer's `x-request-id`."""
 
     def __init__(self, app: Any, key: str | None, starting: Callable[[], str] = lambda: "") -> None:
         """Create the middleware."""
@@ -39,7 +39,7 @@ class Guard:
         self._held_bytes = 0
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Refuse a request or pass it on; HEAD is GET without the body."""
+        """Refuse a request or pass it on; HEAD is a GET without body."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -106,14 +106,14 @@ class Guard:
 
 
 class _HeadIsOver(Exception):
-    """End of a HEAD request's stream."""
+    pass
 
 
 class _Answer:
     def __init__(
-        self, send: Any, given: bytes, free: Callable[[int], None], *, is_head: bool
+        self, send: Any, header: bytes, free: Callable[[int], None], *, is_head: bool
     ) -> None:
-        self.id = given.decode() if _ID.fullmatch(given) else f"req-{uuid.uuid4().hex}"
+        self.id = header.decode() if _ID.fullmatch(header) else f"req-{uuid.uuid4().hex}"
         self.has_begun, self.is_stream, self.held_bytes = False, False, 0
         self._send, self._free, self._is_head = send, free, is_head
 

@@ -27,9 +27,9 @@ from c2c.engine.front.link import Link
 from c2c.engine.front.parser import Parser
 from c2c.engine.front.protocol import ChatRequest, CompletionRequest, Message, StreamOptions
 from c2c.engine.front.scores import Written
-from c2c.engine.front.served import Served
+from c2c.engine.front.served_model import Served
 from c2c.errors import DataError, SettingError
-from c2c.transformer.running.drawing import BIASED
+from c2c.transformer.running.sampling_stages import BIASED
 from c2c.transformer.text.chat import ChatTemplate
 from c2c.transformer.text.stop_text import StopText
 from c2c.transformer.text.tokenizer import Tokenizer
@@ -65,7 +65,7 @@ class Chat:
         return sorted(more.union(effort))
 
     def forced_calls(self) -> str:
-        """Return the grammar of an answer that must be calls, else ""."""
+        """Return the grammar of forced calls, else ""."""
         if self.dialect is None or not self.asked.is_forced:
             return ""
         several = self.asked.may_have_several and takes_several(self.template)
@@ -73,14 +73,14 @@ class Chat:
         return call_grammar(tools, self.dialect, self.tokenizer, several=several)
 
     def whole(self, grammar: str) -> str:
-        """Return a whole answer's grammar from that after its thought."""
+        """Return a whole answer's grammar from that after the thought."""
         if self.dialect is None:
             return grammar
         is_call = self.asked.is_forced
         return answer_grammar(grammar, self.dialect, self.tokenizer, self.thought, is_call=is_call)
 
     def parser(self, *, is_formed: bool) -> Parser | None:
-        """Return a parser; an answer by a grammar has only forced calls."""
+        """Return a parser; answers by grammar have forced calls alone."""
         if self.dialect is None:
             return None
         functions = [] if is_formed and not self.asked.is_forced else self.asked.callable_tools
@@ -91,7 +91,7 @@ class Chat:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A request to a served model; `asked` has the model's sampling defaults."""
+    """A request to a model; `asked` has its sampling defaults."""
 
     asked: ChatRequest | CompletionRequest
     served: Served
@@ -140,10 +140,10 @@ class Job:
             raise _beyond(field, amount, str(BIASED))
 
     def grammar(self) -> tuple[str, str]:
-        """Return the grammar of an answer after its thought and its field, see `grammar_of`.
+        """Return an answer's grammar and field, see `grammar_of`.
 
         Raises:
-          ApiError: the grammar is invalid, or the model has no tokenizer.
+          ApiError: an invalid grammar, or no tokenizer.
         """
         grammar, field = grammar_of(self.asked)
         calls = "" if self.chat is None else self.chat.forced_calls()
@@ -168,7 +168,7 @@ class Job:
     def choices(
         self, link: Link, gate: asyncio.Semaphore, grammar: str, more: Mapping[str, Any]
     ) -> list[Choice]:
-        """Return the choices of an answer, not yet begun; `more` are fields of their requests."""
+        """Return an answer's choices, not yet begun; `more` are fields of their requests."""
         body, chat, tokenizer, ends = self.asked, self.chat, self.served.tokenizer, self.ends
         grammar = chat.whole(grammar) if chat is not None and grammar else grammar
         goes_on = not isinstance(body, ChatRequest) or body.continue_final_message
@@ -186,7 +186,7 @@ class Job:
             decoder = None
             if tokenizer is not None:
                 decoder = tokenizer.stream(
-                    skip_special_tokens=body.skip_special_tokens, kept=marks,
+                    skip_special_tokens=body.skip_special_tokens, exceptions=marks,
                     after=ids if goes_on and not self.echoes else (),
                 )  # fmt: skip
             # at least 1 token, also if only the prompt is scored
@@ -213,39 +213,38 @@ def _beyond(field: str, value: str, most: str) -> ApiError:
     return invalid(field, f"{value}, expected at most {most}")
 
 
-def text_job(served: Served, asked: CompletionRequest, param: str = "prompt") -> Job:
-    """Return the job of a text completion.
+def text_job(served: Served, request: CompletionRequest, param: str = "prompt") -> Job:
+    """Return a text completion's job.
 
     Raises:
       ApiError: a prompt is empty, too long, or has unknown tokens.
     """
-    bos = asked.add_special_tokens is not False
-    prompts = [served.encoded(prompt, param, add_special_tokens=bos) for prompt in asked.prompts]
-    return Job(served.with_defaults(asked), served, prompts)
+    bos = request.add_special_tokens is not False
+    prompts = [served.encoded(prompt, param, add_special_tokens=bos) for prompt in request.prompts]
+    return Job(served.with_defaults(request), served, prompts)
 
 
-def chat_job(served: Served, asked: ChatRequest) -> Job:
-    """Return the job of a chat, by the checkpoint's template.
+def chat_job(served: Served, request: ChatRequest) -> Job:
+    """Return a chat's job, by the checkpoint's template.
 
     Raises:
-      ApiError: there is no template, it rejects the messages or a field, or its calls of tools have
-        an unknown form.
+      ApiError: no template, rejected messages or fields, or an unknown form of tool calls.
     """
-    asked, tokenizer, name = served.with_defaults(asked), served.tokenizer, served.info.name
-    template = None if tokenizer is None else tokenizer.template(has_tools=asked.has_tools)
+    request, tokenizer, name = served.with_defaults(request), served.tokenizer, served.info.name
+    template = None if tokenizer is None else tokenizer.template(has_tools=request.has_tools)
     if template is None or tokenizer is None:
         raise invalid("model", f"{name} has no chat template")
     dialect = dialect_of(template.source)
-    if dialect is not None and asked.is_forced:
+    if dialect is not None and request.is_forced:
         dialect = forced_dialect(dialect)
     has_thoughts = dialect is not None and dialect.thought[1] in template.source
-    writes = asked.is_forced or "tool_calls" in template.source
-    if asked.has_tools and writes and not (dialect and dialect.has_calls):
+    writes = request.is_forced or "tool_calls" in template.source
+    if request.has_tools and writes and not (dialect and dialect.has_calls):
         raise invalid("tools", f"the form of calls in the chat template of {name} is unknown")
-    variables = _variables(asked, template, name, has_thoughts=has_thoughts)
-    messages = _messages(asked.messages, template)
+    variables = _variables(request, template, name, has_thoughts=has_thoughts)
+    messages = _messages(request.messages, template)
     form = call_form(template) if any("tool_calls" in one for one in messages) else dict
-    text = _rendered([form(one) for one in messages], asked, tokenizer, variables)
+    text = _rendered([form(one) for one in messages], request, tokenizer, variables)
     for message in messages:
         role = message["role"]
         if role in _INSTRUCTIONS and message["content"].strip() not in text:
@@ -253,22 +252,22 @@ def chat_job(served: Served, asked: ChatRequest) -> Job:
             raise invalid("messages", why)
     thought: Thought = "closed"
     if dialect is not None and has_thoughts:
-        goes_on = messages[-1]["content"] if asked.continue_final_message else None
+        goes_on = messages[-1]["content"] if request.continue_final_message else None
         thought = thought_of(dialect, text, goes_on=goes_on)
-    bos = bool(asked.add_special_tokens)
+    bos = bool(request.add_special_tokens)
     ids = served.encoded(text, "messages", add_special_tokens=bos)
-    return Job(asked, served, [ids], Chat(asked, tokenizer, template, dialect, thought))
+    return Job(request, served, [ids], Chat(request, tokenizer, template, dialect, thought))
 
 
 def _variables(
-    asked: ChatRequest, template: ChatTemplate, name: str, *, has_thoughts: bool
+    request: ChatRequest, template: ChatTemplate, name: str, *, has_thoughts: bool
 ) -> dict[str, Any]:
-    variables, more = asked.for_template, asked.chat_template_kwargs
+    variables, more = request.for_template, request.chat_template_kwargs
     for field in variables.keys() - template.variables - {"reasoning_effort"}:
         raise invalid(field, f"not used by the chat template of {name}")
     for field in more.keys() & (_SET_OTHERWISE | variables.keys()):
         raise invalid("chat_template_kwargs", f"{field} is set elsewhere")
-    thinks = asked.thinking if asked.enable_thinking is None else asked.enable_thinking
+    thinks = request.thinking if request.enable_thinking is None else request.enable_thinking
     if thinks is None:
         return {**variables, **more}
     names = template.variables & _THINKING
@@ -283,11 +282,11 @@ def _variables(
 
 def _rendered(
     messages: Sequence[Mapping[str, Any]],
-    asked: ChatRequest,
+    request: ChatRequest,
     tokenizer: Tokenizer,
     variables: Mapping[str, Any],
 ) -> str:
-    goes_on, opens = asked.continue_final_message, asked.add_generation_prompt
+    goes_on, opens = request.continue_final_message, request.add_generation_prompt
 
     try:
         return tokenizer.apply_chat(
@@ -300,8 +299,8 @@ def _rendered(
         raise ApiError(400, str(error), param="messages") from None
 
 
-def _messages(given: Sequence[Message], template: ChatTemplate) -> list[dict[str, Any]]:
-    result = [message.plain() for message in given]
+def _messages(messages: Sequence[Message], template: ChatTemplate) -> list[dict[str, Any]]:
+    result = [message.plain() for message in messages]
     if "developer" not in template.source:
         for message in result:
             if message["role"] == "developer":

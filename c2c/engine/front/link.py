@@ -1,4 +1,4 @@
-"""Connection of the front to the scheduler, a queue per request."""
+"""Connection of front to scheduler, a queue per request."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TURNS = 8  # loop iterations that a client may be behind and fall further behin
 
 
 class _Stream:
-    """Answers that a client has not read; `is_cut`: some were dropped."""
+    """Unread answers; `is_cut`: some were dropped."""
 
     def __init__(self) -> None:
         self.answers: asyncio.Queue[say.Answered] = asyncio.Queue()

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from c2c.engine import messages as say
 from c2c.engine.front.failures import ApiError, after_end, without_paths
 from c2c.engine.front.link import Link
-from c2c.engine.front.served import shown
+from c2c.engine.front.served_model import shown
 
 __all__ = ["Models"]
 
@@ -48,7 +48,7 @@ class Models:
         return {"object": "list", "data": [shown(info) for info in self._link.models]}
 
     async def one(self, model: str) -> dict[str, Any]:
-        """Return the description of a model."""
+        """Return a model's description."""
         return shown(self.info(model))
 
     def info(self, model: str) -> say.ModelInfo:
@@ -59,11 +59,11 @@ class Models:
             raise ApiError(404, why, param="model", code="model_not_found")
         return info
 
-    async def add(self, asked: AddRequest) -> dict[str, Any]:
+    async def add(self, body: AddRequest) -> dict[str, Any]:
         """Add a checkpoint; answered once it is served."""
         self._check_adds()
-        done = await self._link.command(say.Add, path=asked.path, model=asked.model)
-        _check(done, asked.path)
+        done = await self._link.command(say.Add, path=body.path, model=body.model)
+        _check(done, body.path)
         info = next((info for info in self._link.models if info.name == done.model), None)
         if info is None:
             raise after_end("model_gone")  # it was removed since
@@ -77,15 +77,15 @@ class Models:
         _check(await self._link.command(say.Remove, model=model), model)
         return {"id": model, "object": "model", "deleted": True}
 
-    def managing(self, what: str) -> Callable[[ManageRequest], Awaitable[dict[str, str]]]:
+    def managing(self, action: str) -> Callable[[ManageRequest], Awaitable[dict[str, str]]]:
         """Return an admin endpoint for a model's weights."""
 
-        async def manage(asked: ManageRequest) -> dict[str, str]:
-            info = self.info(asked.model)
-            done = await self._link.command(say.Manage, model=asked.model, what=what)
+        async def manage(body: ManageRequest) -> dict[str, str]:
+            info = self.info(body.model)
+            done = await self._link.command(say.Manage, model=body.model, what=action)
             if done.refused:
                 why = without_paths(done.refused, info.path)
-                raise ApiError(409, f"{asked.model}: {why}", param="model", code="conflict")
+                raise ApiError(409, f"{body.model}: {why}", param="model", code="conflict")
             return {"status": "ok"}
 
         return manage
@@ -96,6 +96,6 @@ class Models:
             raise ApiError(403, why)
 
 
-def _check(done: say.Managed, path: str) -> None:
-    if done.refused:
-        raise ApiError(done.status, without_paths(done.refused, path), param=done.param or None)
+def _check(reply: say.Managed, path: str) -> None:
+    if reply.refused:
+        raise ApiError(reply.status, without_paths(reply.refused, path), param=reply.param or None)

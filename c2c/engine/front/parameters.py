@@ -21,16 +21,16 @@ NO_EFFECT: Final = frozenset(FIELDS["no_effect"]["fields"])
 _INSTEAD: Final[Mapping[str, str]] = FIELDS["instead"]
 
 
-def check(asked: ChatRequest | CompletionRequest) -> None:
-    """Check that every field of a request is supported.
+def check(request: ChatRequest | CompletionRequest) -> None:
+    """Check a request's fields.
 
     Raises:
-      ApiError: a field or value is not supported, or two contradict each other.
+      ApiError: an unsupported field or value, or a contradiction.
     """
-    for param, message in asked.conflicts():
+    for param, message in request.conflicts():
         raise invalid(param, message)
-    other = CompletionRequest if isinstance(asked, ChatRequest) else ChatRequest
-    for name, value in (asked.model_extra or {}).items():
+    other = CompletionRequest if isinstance(request, ChatRequest) else ChatRequest
+    for name, value in (request.model_extra or {}).items():
         if name in REFUSED or (name.startswith("guided_") and name not in NO_EFFECT):
             fine = REFUSED.get(name, [])
             if value not in fine:
@@ -41,10 +41,10 @@ def check(asked: ChatRequest | CompletionRequest) -> None:
             raise invalid(name, f"{_shown(value)}: not a field of this endpoint")
 
 
-def unknown(asked: ChatRequest | CompletionRequest) -> list[str]:
+def unknown(request: ChatRequest | CompletionRequest) -> list[str]:
     """Return the sent fields that are not known."""
     names = {*REFUSED, *NO_EFFECT, *ChatRequest.model_fields, *CompletionRequest.model_fields}
-    return sorted((asked.model_extra or {}).keys() - names)
+    return sorted((request.model_extra or {}).keys() - names)
 
 
 def _shown(value: Any) -> str:

@@ -33,7 +33,7 @@ type Tell = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """New part of a call; the first has `name` and `id`."""
+    """New part of a call, first with `name` and `id`."""
 
     index: int
     arguments: str
@@ -65,7 +65,7 @@ class Parts:
         self.found.append((kind, new))
 
     def joined(self, kind: Kind) -> str:
-        """Return the text of a kind."""
+        """Return a kind's text."""
         return "".join(
             new for part_kind, new in self.found if part_kind == kind and isinstance(new, str)
         )
@@ -81,9 +81,9 @@ def _any(marks: tuple[str, ...]) -> re.Pattern[str]:
     return re.compile("|".join(map(re.escape, sorted(marks, key=len, reverse=True))))
 
 
-def _begun(text: str, at: int, marks: Sequence[str]) -> int:
+def _begun(text: str, position: int, marks: Sequence[str]) -> int:
     longest = max(map(len, marks))
-    for start in range(max(at, len(text) - longest + 1), len(text)):
+    for start in range(max(position, len(text) - longest + 1), len(text)):
         end = text[start:]
         if any(len(mark) > len(end) and mark.startswith(end) for mark in marks):
             return start
@@ -93,7 +93,7 @@ def _begun(text: str, at: int, marks: Sequence[str]) -> int:
 # It only appends, and the division of an answer into pieces has no effect. What is no call is text.
 # Only text between marks, and white space around thoughts and calls, is lost.
 class Parser:
-    """Parser of one answer; `calls` are whole, in OpenAI's form."""
+    """Parser of an answer; `calls` are whole, in OpenAI's form."""
 
     def __init__(
         self,
@@ -314,19 +314,19 @@ class Parser:
             yield from self._raw()
 
     def _raw(self) -> Steps[None]:
-        dialect, held = self._dialect, ""
+        dialect, tail = self._dialect, ""
 
         def tell(text: str) -> None:
-            nonlocal held
-            text = held + text
+            nonlocal tail
+            text = tail + text
             sure = len(text.rstrip("}" + _SPACE))
             self._tell(text[:sure])
-            held = text[sure:]
+            tail = text[sure:]
 
         marks = (dialect.foot, dialect.closing, dialect.opening, dialect.head)
         mark = yield from self._until(marks, tell)
         self._at -= len(mark)
-        rest = held.rstrip()
+        rest = tail.rstrip()
         self._tell(rest[:-1] if dialect.named is None and rest.endswith("}") else rest)
 
     def _value(self) -> Steps[Any]:

@@ -20,7 +20,7 @@ from pydantic import (
     model_validator,
 )
 
-from c2c.transformer.running.drawing import BIASED, SCORED
+from c2c.transformer.running.sampling_stages import BIASED, SCORED
 
 __all__ = [
     "FIELDS", "OUR_NAMES", "ChatRequest", "CompletionRequest", "Message", "Prompts", "SharedFields",
@@ -61,8 +61,8 @@ OUR_NAMES: Final[Mapping[str, str]] = FIELDS["as"]
 """Fields of other APIs, and the fields here that do the same."""
 
 
-def _bounded(given: Any) -> Any:
-    budget, inner = _MOST_VALUES, [given]
+def _bounded(value: Any) -> Any:
+    budget, inner = _MOST_VALUES, [value]
     while inner:
         one = inner.pop()
         if isinstance(one, dict | list):
@@ -70,7 +70,7 @@ def _bounded(given: Any) -> Any:
             if budget < 0:
                 raise ValueError(f"expected at most {_MOST_VALUES} values")
             inner += one.values() if isinstance(one, dict) else one
-    return given
+    return value
 
 
 _Bounded = BeforeValidator(_bounded)
@@ -88,7 +88,7 @@ class StreamOptions(BaseModel):
 
 
 class JsonSchema(BaseModel):
-    """JSON schema of `response_format`; name and description have no effect."""
+    """JSON schema of `response_format`; name and description are ignored."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -161,10 +161,10 @@ class SharedFields(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _by_our_names(cls, given: Any) -> Any:
-        if not isinstance(given, dict):
-            return given
-        result = {name: value for name, value in given.items() if value is not None}
+    def _by_our_names(cls, fields: Any) -> Any:
+        if not isinstance(fields, dict):
+            return fields
+        result = {name: value for name, value in fields.items() if value is not None}
         for name in result.keys() & OUR_NAMES.keys():
             ours, value = OUR_NAMES[name], result.pop(name)
             is_free = ours == "max_tokens" and value == -1  # llama.cpp's: no limit
@@ -259,7 +259,7 @@ class Message(BaseModel):
     content: str | Annotated[list[Part], _First] | None = None
 
     def plain(self) -> dict[str, Any]:
-        """Return the template's input: joined texts, call arguments as objects."""
+        """Return the template's input: joined texts, arguments as objects."""
         result = {name: value for name, value in self.model_dump().items() if value is not None}
         if isinstance(self.content, list):
             result["content"] = "".join(part.text for part in self.content)

@@ -13,7 +13,7 @@ __all__ = ["TokenScore", "Written", "of_chat", "of_text"]
 
 @dataclass(frozen=True, slots=True)
 class TokenScore:
-    """A token, its log-probability (None: a prompt's first), the likeliest ones, and its offset."""
+    """A token, its log-probability (None: a prompt's first), likeliest ones, and offset."""
 
     token: int
     logprob: float | None
@@ -52,7 +52,7 @@ def of_text(scores: Sequence[TokenScore], written: Written) -> dict[str, Any]:
 
 
 def _by_text(score: TokenScore, written: Written) -> dict[str, float | None]:
-    """Return log-probabilities by text; of equal texts, the drawn's, else the likeliest's."""
+    """Return log-probabilities by text; of equal texts the drawn's, else the likeliest's."""
     names = {written.text(score.token): score.token}
     likeliest: dict[int, float | None] = {**dict(score.top), score.token: score.logprob}
     for token in likeliest:

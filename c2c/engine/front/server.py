@@ -26,11 +26,11 @@ def run_front(
     around: Callable[[Any], Any] = lambda app: app,
     **more: Any,
 ) -> None:
-    """Serve until the scheduler ends, even if killed, so that the port is free for the next one.
+    """Serve until the scheduler ends, even if killed, which frees the port.
 
     Args:
-      around: wraps the application, as in middleware.
-      more: arguments of `make_app`; the key is in the environment variable C2C_KEY.
+      around: middleware.
+      more: of `make_app`; the key is in C2C_KEY.
     """
 
     def end() -> None:

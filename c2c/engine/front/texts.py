@@ -14,7 +14,7 @@ from c2c.engine.front.failures import invalid
 from c2c.engine.front.job import chat_job
 from c2c.engine.front.parameters import check
 from c2c.engine.front.protocol import Message, Token
-from c2c.engine.front.served import Served
+from c2c.engine.front.served_model import Served
 
 __all__ = ["Texts"]
 
@@ -51,36 +51,36 @@ class Texts:
         """Create the endpoints; `find` returns a served model."""
         self._find = find
 
-    async def tokenize(self, asked: TokenizeRequest) -> dict[str, Any]:
+    async def tokenize(self, body: TokenizeRequest) -> dict[str, Any]:
         """Return the tokens that a completion would compute."""
-        served = self._find(asked.model)
-        ids = await asyncio.to_thread(_ids, served, asked)
+        served = self._find(body.model)
+        ids = await asyncio.to_thread(_ids, served, body)
         names = None
-        if asked.return_token_strs and served.tokenizer is not None:
+        if body.return_token_strs and served.tokenizer is not None:
             names = [served.tokenizer.spelling.name(token) for token in ids]
         return {
             "count": len(ids), "max_model_len": served.info.context, "tokens": ids,
             "token_strs": names,
         }  # fmt: skip
 
-    async def detokenize(self, asked: DetokenizeRequest) -> dict[str, str]:
+    async def detokenize(self, body: DetokenizeRequest) -> dict[str, str]:
         """Return the text of tokens, special tokens included."""
-        served = self._find(asked.model)
-        served.check_tokens(asked.tokens, "tokens")
+        served = self._find(body.model)
+        served.check_tokens(body.tokens, "tokens")
         if served.tokenizer is None:
-            raise invalid("model", f"{asked.model} has no tokenizer")
-        return {"prompt": await asyncio.to_thread(served.tokenizer.decode, asked.tokens)}
+            raise invalid("model", f"{body.model} has no tokenizer")
+        return {"prompt": await asyncio.to_thread(served.tokenizer.decode, body.tokens)}
 
     async def version(self) -> dict[str, str]:
         """Return the version of c2c."""
         return {"version": importlib.metadata.version("c2c")}
 
 
-def _ids(served: Served, asked: TokenizeRequest) -> tuple[int, ...]:
-    if asked.messages is None:
-        bos = asked.add_special_tokens is not False
-        return served.encoded(asked.prompt or "", add_special_tokens=bos)
-    fields = asked.model_dump(exclude_none=True, exclude={"prompt", "return_token_strs"})
+def _ids(served: Served, body: TokenizeRequest) -> tuple[int, ...]:
+    if body.messages is None:
+        bos = body.add_special_tokens is not False
+        return served.encoded(body.prompt or "", add_special_tokens=bos)
+    fields = body.model_dump(exclude_none=True, exclude={"prompt", "return_token_strs"})
     chat = chat_of(fields)
     check(chat)
     return chat_job(served, chat).prompts[0]

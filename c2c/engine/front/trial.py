@@ -47,7 +47,7 @@ def fault(grammar: str) -> str:
 # The kernel ends it at its limits of CPU time, memory and stack, since llguidance has none that
 # holds for every grammar.
 def main() -> None:
-    """Print the fault of each grammar, a line of the standard input."""
+    """Print each grammar's fault, a line of the standard input."""
     for kind, most in (
         (resource.RLIMIT_AS, MOST_BYTES), (resource.RLIMIT_STACK, _STACK_BYTES),
         (resource.RLIMIT_CORE, 0),

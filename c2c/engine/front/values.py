@@ -1,4 +1,4 @@
-"""Bare values of tool calls as JSON, by a parameter's schema."""
+"""Bare values of tool calls as JSON, by schema."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WORDS: Final = {"True": "true", "False": "false", "None": "null"}  # of Python
 
 
 def json_of(value: str, types: set[str]) -> str:
-    """Return a value unchanged if it is JSON of these types, else as a string."""
+    """Return JSON of these types unchanged, else a string."""
     bare = value.strip()
     bare = _WORDS.get(bare, bare)
     try:

@@ -197,10 +197,10 @@ def _plan_alpha(w: Loop, i: int, pair: int) -> None:
 
 @inlined
 def compose(w: Loop, i: int, most: int, now_s: float) -> None:
-    """Fill and start the next step of instance `i`, which has work: one step, or a run of decodes.
+    """Fill and start instance `i`'s next step, or a run of decodes.
 
     Args:
-      most: decode steps of the run; 1 if something else waits for the device or the link.
+      most: decode steps; 1 if others wait for device or link.
     """
     inst = w.s.instance[i]
     dev = w.s.device[inst.on_device]

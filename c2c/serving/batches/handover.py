@@ -47,22 +47,22 @@ __all__ = [
 
 
 def goes_directly(values: Mapping[type, Any]) -> bool:
-    """Return True if a run hands KV caches over between devices."""
+    """Return whether a run hands KV caches over between devices."""
     return bool(values[Fleet].hands_directly)
 
 
 @inlined
 def has_prompt_done(s: Serving, slot: int) -> bool:
-    """Return True if a waiting request was prefilled on another instance."""
+    """Return whether a waiting request was prefilled on another instance."""
     return bool(s.request[slot].made > 0)
 
 
 @inlined
-def append_decode(s: Serving, i: int, slot: int, left: int) -> None:
-    """Add a request with `left` tokens to instance `i`'s decodes."""
+def append_decode(s: Serving, i: int, slot: int, tokens: int) -> None:
+    """Add a request with `tokens` tokens to instance `i`'s decodes."""
     inst, req = s.instance[i], s.request[slot]
     s.decoding[i, inst.n_decode, SLOT] = slot
-    s.decoding[i, inst.n_decode, ENDS_AT] = inst.decode_clock + left
+    s.decoding[i, inst.n_decode, ENDS_AT] = inst.decode_clock + tokens
     s.decoding[i, inst.n_decode, LENGTH] = req.prompt + req.output
     inst.n_decode += 1
     inst.looked_at = -1
@@ -70,7 +70,7 @@ def append_decode(s: Serving, i: int, slot: int, left: int) -> None:
 
 @jitable
 def send(
-    w: Loop, i: int, slot: int, made: int, j: int,
+    w: Loop, i: int, slot: int, n_output: int, j: int,
     through_host: bool, now_s: float,
 ) -> None:  # fmt: skip
     """Hand over a request of instance `i`, out of its batch, to `j` of the same model."""
@@ -80,7 +80,7 @@ def send(
     append_waiting(w.s, j, slot)
     w.s.instance[j].backlog -= req.prompt  # which is computed
     req.start_kind = start_kind
-    req.made = made
+    req.made = n_output
     req.source = inst.on_device
     req.handed_s = now_s
     req.handed_bytes = 0.0
@@ -88,7 +88,7 @@ def send(
     w.s.count[0].handed += 1
     if through_host:
         req.held_by = -1
-        req.handed_bytes = request_bytes(w.fleet, w.s, j, req.prompt + made)
+        req.handed_bytes = request_bytes(w.fleet, w.s, j, req.prompt + n_output)
         leave(w, i, slot)
         w.s.instance[j].coming_bytes += req.handed_bytes
         w.s.chip[w.s.instance[j].chip].kv_room_bytes -= req.handed_bytes
@@ -97,7 +97,7 @@ def send(
 
 @jitable
 def let_go(w: Loop, slot: int) -> None:
-    """Free the KV-cache memory that a waiting request holds outside its instance."""
+    """Free KV memory that a waiting request has outside its instance."""
     req = w.s.request[slot]
     inst, i = w.s.instance[req.instance], req.held_by
     if not w.fleet.hands_directly:
@@ -116,7 +116,7 @@ def let_go(w: Loop, slot: int) -> None:
 
 @jitable
 def join_decodes(w: Loop, i: int, slot: int) -> None:
-    """Add a handed-over request with room in HBM to instance `i`'s decodes."""
+    """Add a handed-over request with room to instance `i`'s decodes."""
     inst, req = w.s.instance[i], w.s.request[slot]
     if req.held_by >= 0:
         emit(w.s, ACT_HAND, slot)
@@ -140,7 +140,7 @@ def join_come(
     w: Loop,
     i: int,
 ) -> None:
-    """Add requests whose KV caches have arrived to instance `i`'s decodes."""
+    """Add requests with arrived KV caches to instance `i`'s decodes."""
     inbound = w.s.inbound[i]
     before, slot = -1, int(w.s.instance[i].wait_head)
     while inbound.come > 0:
@@ -158,7 +158,7 @@ def join_come(
 
 @apart("carry", needed=goes_directly)
 def carry(w: Loop, d: int, now_s: float) -> None:
-    """Send KV caches to device `d`, in queue order, while it has room."""
+    """Send KV caches to device `d`, in queue order, within its room."""
     dev = w.s.device[d]
     for k in range(1, w.fleet.residents + 1):
         i = dev.first + (max(dev.last, dev.first) - dev.first + k) % w.fleet.residents

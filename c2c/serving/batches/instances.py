@@ -25,7 +25,7 @@ __all__ = ["assign", "evict", "idle_victim", "make_room_for", "take_back_start",
 
 @jitable
 def assign(w: Loop, m: int, i: int, now_s: float) -> None:
-    """Assign free instance `i` to model `m`, loaded at its first turn."""
+    """Assign free instance `i` to model `m`, loaded at its turn."""
     inst = w.s.instance[i]
     inst.model = m
     inst.state = ASSIGNED
@@ -51,7 +51,7 @@ def assign(w: Loop, m: int, i: int, now_s: float) -> None:
 
 @jitable
 def vacate(fleet: Fleet, s: Serving, i: int, now_s: float) -> None:
-    """Remove the model from instance `i`, which has no requests."""
+    """Remove the model of instance `i`, without requests."""
     inst = s.instance[i]
     dev = s.device[inst.on_device]
     model = s.model[inst.model]

@@ -66,14 +66,14 @@ def before_arrival(
 
 @inlined
 def after_arrival(w: Loop, slot: int, now_s: float) -> None:
-    """Act on a request that was routed or queued, or has failed."""
+    """Act on a request that was routed, queued, or failed."""
     if w.rules.traits.option.acts:
         _act_on_request(w, slot, now_s)
 
 
 @inlined
 def shared_bytes(w: Loop, i: int, slot: int) -> float:
-    """Return the bytes of a request's KV cache that its device has already."""
+    """Return a request's KV bytes that its device has."""
     if w.s.request[slot].blocks == 0:
         return 0.0
     return place_bytes(w.fleet, w.s, i, shared_places(w, i, slot))
@@ -81,19 +81,19 @@ def shared_bytes(w: Loop, i: int, slot: int) -> float:
 
 @inlined
 def may_begin(w: Loop, i: int, slot: int) -> bool:
-    """Return True if a waiting request may join as far as parts of the loop decide."""
+    """Return whether the loop's parts let a waiting request join."""
     return bool(w.fleet.adapters.slots == 0 or has_adapter_slot(w, i, slot))
 
 
 @inlined
 def place_for(w: Loop, i: int, slot: int) -> int:
-    """Return the home of a joining request's KV cache; -1: it waits."""
+    """Return the KV home of a joining request, or -1: wait."""
     return choose_home(w, i, slot) if len(w.fleet.kv.room_bytes) > 0 else 0
 
 
 @inlined
 def on_join(w: Loop, i: int, slot: int, home: int, is_done: bool) -> None:
-    """Place the KV cache of a joined request; shared blocks are not taken twice."""
+    """Place a joined request's KV cache, shared blocks once."""
     inst = w.s.instance[i]
     if w.fleet.adapters.slots > 0:
         claim_adapter(w, i, slot)
@@ -114,7 +114,7 @@ def after_computing(w: Loop, i: int, slot: int) -> None:
 
 @inlined
 def on_leave(w: Loop, i: int, slot: int, is_done: bool, is_lost: bool) -> int:
-    """Let go what a request (`is_done`, or `is_lost`) shares; return the places that stay."""
+    """Release what a request (`is_done`, or `is_lost`) shares; return places left."""
     if w.fleet.adapters.slots > 0:
         release_adapter(w, i, slot)
     if w.s.request[slot].blocks > 0 and (is_done or w.s.request[slot].held > 0):
@@ -124,7 +124,7 @@ def on_leave(w: Loop, i: int, slot: int, is_done: bool, is_lost: bool) -> int:
 
 @inlined
 def after_freeing(fleet: Fleet, s: Serving, i: int, slot: int, places: int) -> float:
-    """Free a request's places outside HBM; return the bytes free in HBM."""
+    """Free a request's places outside HBM; return the bytes in HBM."""
     freed = place_bytes(fleet, s, i, places)
     if s.instance[i].parked_bytes > 0.0:
         freed = free_parked(s, i, freed)
@@ -149,14 +149,14 @@ def before_plan(w: Loop, i: int) -> None:
 
 @inlined
 def after_filling(w: Loop, i: int) -> None:
-    """Add to the next step of instance `i`, whose rows are chosen."""
+    """Add to instance `i`'s next step, whose rows are chosen."""
     if len(w.fleet.adapters.nbytes) > 0:
         plan_adapters(w, i)
 
 
 @inlined
 def before_run(w: Loop, i: int) -> None:
-    """Make room for instance `i`'s load or steps, and count the steps by home."""
+    """Make room for instance `i`'s load or steps; count steps by home."""
     d = w.s.instance[i].on_device
     if w.s.blocks.pool[d].idle_bytes > 0.0:
         trim_prefixes(w, d)

@@ -1,4 +1,4 @@
-"""Preemption of requests by more urgent ones (C2CServe section 6.1)."""
+"""Preemption by more urgent requests (C2CServe section 6.1)."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ __all__ = ["clear_for", "is_cleared", "set_aside", "start_over"]
 
 
 @jitable
-def start_over(s: Serving, slot: int, made: int) -> None:
-    """Queue a request that no instance holds again, with `made` tokens generated."""
+def start_over(s: Serving, slot: int, n_output: int) -> None:
+    """Queue a request without instance again, with `n_output` tokens generated."""
     req = s.request[slot]
     if req.prefilled > req.reused:
-        charge(s, slot, made > 0)
+        charge(s, slot, n_output > 0)
         req.again += 1
-    if made > 0:
+    if n_output > 0:
         if req.carried == 0:
             req.was_admitted_s = req.admitted_s
             req.was_started_s = req.started_s
             req.was_first_token_s = req.first_token_s
-        req.carried += made
-        req.prompt += made
-        req.output -= made
+        req.carried += n_output
+        req.prompt += n_output
+        req.output -= n_output
     req.prefilled = 0
     req.reused = 0
     req.step_tokens = 0
 
 
 @jitable
-def _put_aside(w: Loop, i: int, slot: int, made: int) -> None:
+def _put_aside(w: Loop, i: int, slot: int, n_output: int) -> None:
     req = w.s.request[slot]
     m = int(req.model)
     leave(w, i, slot)
-    start_over(w.s, slot, made)
+    start_over(w.s, slot, n_output)
     emit(w.s, ACT_ASIDE, req.id)
     w.s.count[0].preempted += 1
     return_pending(w.fleet, w.s, m, slot)
@@ -48,7 +48,7 @@ def _put_aside(w: Loop, i: int, slot: int, made: int) -> None:
 
 @jitable
 def set_aside(w: Loop, i: int) -> None:
-    """Return all requests of instance `i`, which computes nothing, to their queue."""
+    """Return idle instance `i`'s requests to their queue."""
     inst = w.s.instance[i]
     inst.aside = 0
     return_waiting(w.fleet, w.s, i)
@@ -64,7 +64,7 @@ def set_aside(w: Loop, i: int) -> None:
 
 @inlined
 def is_cleared(s: Serving, i: int) -> bool:
-    """Return True if instance `i` must give up its requests at a step boundary."""
+    """Return whether instance `i` must release its requests at a step boundary."""
     return bool(s.instance[i].aside != 0)
 
 

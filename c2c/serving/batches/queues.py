@@ -25,7 +25,7 @@ __all__ = [
 
 @inlined
 def take_slot(s: Serving) -> int:
-    """Return a free request slot; the caller ensures that there is one."""
+    """Return a free request slot, which the caller ensures."""
     s.count[0].free_slots -= 1
     return int(s.free_slots[s.count[0].free_slots])
 
@@ -131,7 +131,7 @@ def _begin_waiting(fleet: Fleet, s: Serving, m: int) -> None:
 
 @jitable
 def end_waiting(fleet: Fleet, s: Serving, m: int) -> None:
-    """Remove model `m`, which has no pending requests, from its chips' lists."""
+    """Remove model `m`, without pending requests, from its chips' lists."""
     for k in homes_of(fleet, m):
         c = fleet.home_chip[k]
         s.chip[c].n_waiting -= 1
@@ -150,7 +150,7 @@ def append_pending(fleet: Fleet, s: Serving, m: int, slot: int) -> None:
 
 @jitable
 def return_pending(fleet: Fleet, s: Serving, m: int, slot: int) -> None:
-    """Queue a request of model `m` again, ahead of equal priority."""
+    """Queue a request of model `m` again, first of its priority."""
     _queue_pending(fleet, s, m, slot, -math.inf)
 
 
@@ -176,7 +176,7 @@ def _queue_pending(fleet: Fleet, s: Serving, m: int, slot: int, rank: float) -> 
 
 @jitable
 def take_pending(fleet: Fleet, s: Serving, m: int, i: int) -> None:
-    """Move the pending requests of model `m` that fit to instance `i`."""
+    """Move model `m`'s fitting pending requests to instance `i`."""
     model = s.model[m]
     if model.n_wait == 0:
         return
@@ -198,7 +198,7 @@ def take_pending(fleet: Fleet, s: Serving, m: int, i: int) -> None:
 
 @jitable
 def return_waiting(fleet: Fleet, s: Serving, i: int) -> None:
-    """Put instance `i`'s queue ahead of its model's later pending requests."""
+    """Put instance `i`'s queue ahead of later pending requests."""
     inst = s.instance[i]
     if inst.n_wait == 0:
         return

@@ -1,4 +1,4 @@
-"""Ends of requests: their records, and release of their memory."""
+"""Ends of requests: records, and release of memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["fail", "finish", "leave", "release_kv", "write_record"]
 
 @inlined
 def write_record(s: Serving, slot: int, now_s: float, failure: int) -> None:
-    """Write the record of an ending request and free its slot."""
+    """Write an ending request's record and free its slot."""
     req = s.request[slot]
     out = s.records[s.count[0].out]
     s.count[0].out += 1
@@ -54,7 +54,7 @@ def write_record(s: Serving, slot: int, now_s: float, failure: int) -> None:
 
 @jitable
 def fail(s: Serving, slot: int, now_s: float, reason: int) -> None:
-    """Fail a request that is in no queue any more."""
+    """Fail a request outside queues."""
     req = s.request[slot]
     req.instance = -1
     req.admitted_s = now_s
@@ -66,14 +66,14 @@ def fail(s: Serving, slot: int, now_s: float, reason: int) -> None:
 
 @inlined
 def release_kv(fleet: Fleet, s: Serving, i: int, slot: int, places: int) -> None:
-    """Free so many KV-cache positions that a request reserved on instance `i`."""
+    """Free KV positions reserved by a request on instance `i`."""
     s.instance[i].kv_used -= places
     s.device[s.instance[i].on_device].kv_bytes -= after_freeing(fleet, s, i, slot, places)
 
 
 @inlined
 def leave(w: Loop, i: int, slot: int, is_done: bool = False) -> None:
-    """Free the whole KV cache that a request reserved on instance `i`."""
+    """Free a request's KV cache on instance `i`."""
     places = reserved_places(w.fleet, w.s, i, slot)
     places -= on_leave(w, i, slot, is_done, False)
     release_kv(w.fleet, w.s, i, slot, places)
@@ -81,7 +81,7 @@ def leave(w: Loop, i: int, slot: int, is_done: bool = False) -> None:
 
 @inlined
 def finish(w: Loop, i: int, slot: int, now_s: float) -> None:
-    """End a served request of instance `i` that is in no batch."""
+    """End a served request of instance `i` outside batches."""
     leave(w, i, slot, True)
     w.s.count[0].finished += 1
     write_record(w.s, slot, now_s, FAIL_NONE)

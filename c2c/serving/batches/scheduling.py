@@ -47,7 +47,7 @@ def _grows(values: Mapping[type, Any]) -> bool:
 
 @inlined
 def longest_prompt(w: Loop) -> int:
-    """Return the most prompt tokens of a step in the cost tables."""
+    """Return a step's most prompt tokens in the cost tables."""
     return int(w.fleet.costs.body_s.shape[1] - 1 - w.fleet.max_batch)
 
 
@@ -56,8 +56,8 @@ def join(w: Loop, i: int, tokens: int, home: int, now_s: float) -> int:
     """Move the head of instance `i`'s queue into its batch; return its slot.
 
     Args:
-      tokens: of prompt and answer for which it takes room.
-      home: home of its KV cache, where lanes share memories; else 0.
+      tokens: of prompt and answer, reserved.
+      home: its KV cache's home with shared memories; else 0.
     """
     inst = w.s.instance[i]
     slot = pop_waiting(w.s, i)
@@ -79,13 +79,13 @@ def join(w: Loop, i: int, tokens: int, home: int, now_s: float) -> int:
 
 @jitable
 def free_tokens(w: Loop, i: int) -> int:
-    """Return the KV tokens that instance `i`'s device has room for, without windows."""
+    """Return instance `i`'s free KV tokens, without windows."""
     return int(room_bytes(w.s, w.s.instance[i].on_device) // request_bytes(w.fleet, w.s, i, 1))
 
 
 @jitable
 def has_room(w: Loop, i: int, tokens: int, now_s: float) -> bool:
-    """Return True if there is room for so many more tokens, without kept weights."""
+    """Return whether so many tokens have room, without kept weights."""
     if tokens > free_tokens(w, i):
         make_room_for(w, i, tokens * request_bytes(w.fleet, w.s, i, 1), now_s)
     return tokens <= free_tokens(w, i)
@@ -116,7 +116,7 @@ def _head_tokens(w: Loop, i: int, spare: int) -> int:
 
 @inlined
 def admits(w: Loop, i: int, need: float, room: float) -> bool:
-    """Return True if the head of the queue may join with this room."""
+    """Return whether the queue's head may join with this room."""
     if not may_begin(w, i, w.s.instance[i].wait_head):
         return False
     room = quota_bytes(w, i, room)
@@ -128,7 +128,7 @@ def admits(w: Loop, i: int, need: float, room: float) -> bool:
 
 @jitable
 def could_join(w: Loop, i: int, spare: int) -> bool:
-    """Return True if the head of instance `i`'s queue finds room for its prompt and a first token.
+    """Return whether instance `i`'s queue head finds room for prompt and first token.
 
     Args:
       spare: tokens that stay free, unless its batch is empty.
@@ -146,7 +146,7 @@ def could_join(w: Loop, i: int, spare: int) -> bool:
 
 @jitable
 def join_head(w: Loop, i: int, spare: int, now_s: float) -> bool:
-    """Let the head of instance `i`'s queue join if `could_join`; return whether."""
+    """Let instance `i`'s queue head join if `could_join`; return whether."""
     tokens = _head_tokens(w, i, spare)
     if tokens == 0 or not has_room(w, i, tokens, now_s):
         return False
@@ -159,7 +159,7 @@ def join_head(w: Loop, i: int, spare: int, now_s: float) -> bool:
 
 @jitable
 def compute_prompts(w: Loop, i: int, budget: int) -> int:
-    """Put prompts into the next step, first come first served; return their tokens."""
+    """Put prompts into the next step in order; return their tokens."""
     rest = min(budget, longest_prompt(w))
     taken = 0
     for k in range(w.s.instance[i].n_prefill):
@@ -172,7 +172,7 @@ def compute_prompts(w: Loop, i: int, budget: int) -> int:
 
 @jitable
 def preempt(w: Loop, i: int, k: int) -> None:
-    """Set decode `k` of instance `i` aside, first in its queue, for recomputation."""
+    """Set decode `k` of instance `i` aside, first in its queue, to recompute."""
     slot = w.s.decoding[i, k, SLOT]
     tokens = generated(w.s, i, k)
     remove_decode(w.s, i, k)
@@ -185,7 +185,7 @@ def preempt(w: Loop, i: int, k: int) -> None:
 
 @jitable
 def is_short(w: Loop, i: int, now_s: float) -> bool:
-    """Return True if not all decodes of instance `i` have room for a token."""
+    """Return whether a decode of instance `i` lacks room for a token."""
     inst = w.s.instance[i]
     has_others = inst.n_decode > 1 or (inst.n_decode == 1 and inst.n_prefill > 0)
     return bool(has_others and not has_room(w, i, inst.n_decode, now_s))
@@ -193,7 +193,7 @@ def is_short(w: Loop, i: int, now_s: float) -> bool:
 
 @apart("is_stuck", needed=_grows)
 def is_stuck(w: Loop, i: int) -> bool:
-    """Return True if instance `i` has one decode, and no room for its next token."""
+    """Return whether instance `i`'s one decode has no room for a token."""
     inst = w.s.instance[i]
     if w.fleet.residents == 1 or inst.n_decode != 1 or inst.n_prefill > 0:
         return False
@@ -214,7 +214,7 @@ def _set_unreserved(w: Loop, i: int, slot: int, tokens: int) -> int:
 
 @apart("return_spare", needed=_grows)
 def return_spare(w: Loop, i: int) -> None:
-    """Free what decodes of instance `i` took for steps that were not done."""
+    """Free what instance `i`'s decodes took for undone steps."""
     for k in range(w.s.instance[i].n_decode):
         slot = w.s.decoding[i, k, SLOT]
         rest = tokens_left(w.s, i, k)
@@ -224,7 +224,7 @@ def return_spare(w: Loop, i: int) -> None:
 
 @jitable
 def extend(w: Loop, i: int, now_s: float) -> int:
-    """Take the room of instance `i`'s next decode steps; return their number."""
+    """Take the room of instance `i`'s next decode steps; return the count."""
     inst = w.s.instance[i]
     n = inst.n_decode
     if n == 0:

@@ -15,7 +15,7 @@ __all__ = ["answer_timer", "has_timers", "set_timer", "start_timers"]
 
 
 def has_timers(rules: Rules) -> bool:
-    """Return True if a policy of these rules has timers."""
+    """Return whether a policy of these rules has timers."""
     return bool(rules.traits.vary.timer_s < math.inf)
 
 
@@ -27,7 +27,7 @@ def start_timers(rules: Rules, s: Serving) -> None:
 
 @jitable
 def set_timer(s: Serving, number: int, at_s: float) -> None:
-    """Set a timer to go off at `at_s`; of equal times the lowest is first."""
+    """Set a timer for `at_s`; of equal times the lowest is first."""
     s.timer_s[number] = at_s
     first = 0
     for k in range(1, len(s.timer_s)):
@@ -61,7 +61,7 @@ def _has_timers(values: Mapping[type, Any]) -> bool:
 
 @apart("answer", needed=_has_timers)
 def answer_timer(w: Loop, number: int, now_s: float) -> None:
-    """Call the policy for a chip's timer; changes are in force at step boundaries."""
+    """Call the policy at a chip's timer; changes wait for step boundaries."""
     c = number - 1
     count = _watch(w.fleet, w.s, c)
     due_s = answer(w.rules.system.vary, w.rules.own.vary, w.s.watched, count, c, now_s)

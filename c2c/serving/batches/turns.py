@@ -74,7 +74,7 @@ def _could_begin(w: Loop, i: int) -> bool:
 
 @inlined
 def has_work(w: Loop, i: int) -> bool:
-    """Return True if instance `i` has work for a turn."""
+    """Return whether instance `i` has work for a turn."""
     inst = w.s.instance[i]
     if batch_size(w.s, i) > 0:
         return True
@@ -84,7 +84,7 @@ def has_work(w: Loop, i: int) -> bool:
 
 @inlined
 def begin_load(w: Loop, i: int) -> None:
-    """Let instance `i`'s device, which has room, load its model."""
+    """Let instance `i`'s device, with room, load its model."""
     d = w.s.instance[i].on_device
     plan = w.s.plan[d]
     w.s.instance[i].state = LOADING
@@ -417,11 +417,11 @@ def _start(w: Loop, d: int, now_s: float) -> None:
 
 @inlined
 def start_asked(w: Loop, now_s: float) -> None:
-    """Start work on the devices that the event marked, last in every step."""
+    """Start work on marked devices, last in every step."""
     before_launches(w)
     k = 0
     while k < w.s.count[0].asked:  # a start may ask others
-        d = w.s.asked[k]
+        d = w.s.asked[k % len(w.s.asked)]
         w.s.device[d].is_asked = 0
         _start(w, d, now_s)
         k += 1
@@ -431,7 +431,7 @@ def start_asked(w: Loop, now_s: float) -> None:
 
 @inlined
 def wake(w: Loop, i: int) -> None:
-    """Start instance `i`, or end its run of decodes for new requests."""
+    """Start instance `i`, or end its decodes for new requests."""
     inst = w.s.instance[i]
     if inst.state == IDLE:
         inst.state = READY

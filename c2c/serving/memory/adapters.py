@@ -38,7 +38,7 @@ def _slot_of(w: Loop, i: int, m: int) -> int:
 
 @apart("has_adapter_slot", needed=_has_slots)
 def has_adapter_slot(w: Loop, i: int, slot: int) -> bool:
-    """Return True if a waiting request's adapter has a slot on instance `i`."""
+    """Return whether a waiting request's adapter has a slot on instance `i`."""
     m = w.s.request[slot].entry
     return bool(w.fleet.adapters.nbytes[m] == 0.0 or _slot_of(w, i, m) >= 0)
 
@@ -48,7 +48,7 @@ def has_adapter_slot(w: Loop, i: int, slot: int) -> bool:
 # slots are in use. Without slots, each step reads the adapters of its rows over the link.
 @apart("claim_adapter", needed=_has_slots)
 def claim_adapter(w: Loop, i: int, slot: int) -> int:
-    """Take the slot for a joining request from the least recently claimed adapter."""
+    """Take a joining request's slot from the least recently claimed adapter."""
     m, slots = w.s.request[slot].entry, w.s.adapters
     if w.fleet.adapters.nbytes[m] == 0.0:
         return 0
@@ -64,7 +64,7 @@ def claim_adapter(w: Loop, i: int, slot: int) -> int:
 
 @apart("release_adapter", needed=_has_slots)
 def release_adapter(w: Loop, i: int, slot: int) -> int:
-    """Note that a request has left instance `i`; its adapter stays for now."""
+    """Note that a request has left instance `i`; its adapter stays."""
     m, slots = w.s.request[slot].entry, w.s.adapters
     for k in range(w.fleet.adapters.slots):
         if slots.model[i, k] == m:
@@ -74,7 +74,7 @@ def release_adapter(w: Loop, i: int, slot: int) -> int:
 
 @jitable
 def forget_adapters(w: Loop, i: int) -> None:
-    """Clear the slots of instance `i`, which gets a model."""
+    """Clear instance `i`'s slots, for a model."""
     for k in range(w.fleet.adapters.slots):
         w.s.adapters.model[i, k] = -1
         w.s.adapters.users[i, k] = 0
@@ -98,7 +98,7 @@ def _add_rows(w: Loop, d: int, slot: int, kind: int, tokens: int) -> float:
 
 @apart("plan_adapters", needed=_has_adapters)
 def plan_adapters(w: Loop, i: int) -> int:
-    """Add the cost of its rows' adapters to instance `i`'s next step."""
+    """Add adapters' cost to instance `i`'s next step."""
     inst, slots, costs = w.s.instance[i], w.s.adapters, w.fleet.adapters
     d, kind = inst.on_device, inst.kind
     plan = w.s.plan[d]

@@ -43,52 +43,52 @@ __all__ = [
 
 @inlined
 def pair_of(fleet: Fleet, s: Serving, i: int) -> int:
-    """Return the row of the cost tables for instance `i`."""
+    """Return instance `i`'s row of the cost tables."""
     inst = s.instance[i]
     return int(fleet.deployment[inst.model].arch * fleet.costs.kinds + inst.kind)
 
 
 @inlined
 def is_in_use(s: Serving, i: int) -> bool:
-    """Return True if instance `i` has any request."""
+    """Return whether instance `i` has any request."""
     return outstanding(s, i) > 0
 
 
 @inlined
 def holds_on(fleet: Fleet, s: Serving, i: int) -> bool:
-    """Return True if instance `i`, with an empty batch, holds KV that others wait for."""
+    """Return whether instance `i`, with an empty batch, holds KV that others wait for."""
     return bool(fleet.hands_directly and s.instance[i].kv_used > 0)
 
 
 @inlined
 def request_places(fleet: Fleet, s: Serving, i: int, tokens: int) -> int:
-    """Return the KV positions of a request of so many tokens on instance `i`."""
+    """Return the KV positions of tokens on instance `i`."""
     return held_places(fleet.costs, pair_of(fleet, s, i), tokens)
 
 
 @inlined
 def reserved_places(fleet: Fleet, s: Serving, i: int, slot: int) -> int:
-    """Return the KV positions that a request of instance `i`'s batch has room for."""
+    """Return the KV positions reserved for a request of instance `i`'s batch."""
     req = s.request[slot]
     return request_places(fleet, s, i, req.prompt + req.output - req.unreserved)
 
 
 @inlined
 def request_bytes(fleet: Fleet, s: Serving, i: int, tokens: int) -> float:
-    """Return the KV bytes of a request of so many tokens on instance `i`."""
+    """Return the KV bytes of tokens on instance `i`."""
     pair = pair_of(fleet, s, i)
     return float(held_places(fleet.costs, pair, tokens) * fleet.costs.kv_bytes[pair])
 
 
 @inlined
 def place_bytes(fleet: Fleet, s: Serving, i: int, places: int) -> float:
-    """Return the bytes of so many KV-cache positions of instance `i`."""
+    """Return the bytes of KV positions of instance `i`."""
     return float(places * fleet.costs.kv_bytes[pair_of(fleet, s, i)])
 
 
 @inlined
 def capacity_bytes(fleet: Fleet, s: Serving, i: int) -> float:
-    """Return the bytes for KV caches of instance `i` alone on the device."""
+    """Return instance `i`'s KV bytes, alone on the device."""
     inst = s.instance[i]
     return float(fleet.kv_capacity_bytes[fleet.deployment[inst.model].arch, inst.kind])
 
@@ -124,7 +124,7 @@ def _is_there(s: Serving, i: int) -> bool:
 
 @jitable
 def measure(fleet: Fleet, s: Serving, d: int) -> None:
-    """Set the capacity of device `d` for KV caches and kept weights."""
+    """Set device `d`'s capacity for KV caches and kept weights."""
     dev = s.device[d]
     least, weights = math.inf, 0.0
     n = 0
@@ -139,7 +139,7 @@ def measure(fleet: Fleet, s: Serving, d: int) -> None:
 
 @jitable
 def room_for_model(fleet: Fleet, s: Serving, d: int, m: int) -> float:
-    """Return the free HBM of device `d` with model `m` and no idle engine."""
+    """Return device `d`'s free HBM with model `m`, without idle engines."""
     dev, arch = s.device[d], fleet.deployment[m].arch
     weights = fleet.shared_weight_bytes[arch, dev.kind]
     least, n = fleet.kv_capacity_bytes[arch, dev.kind] + weights, 0
@@ -160,7 +160,7 @@ def room_bytes(s: Serving, d: int) -> float:
 
 @inlined
 def movable_bytes(fleet: Fleet, s: Serving, i: int) -> float:
-    """Return the net HBM bytes that others' KV caches could free for instance `i`."""
+    """Return the net HBM bytes that others' KV could free for instance `i`."""
     inst = s.instance[i]
     host = s.chip[inst.chip].kv_room_bytes + inst.parked_bytes
     if host == 0.0:
@@ -173,7 +173,7 @@ def movable_bytes(fleet: Fleet, s: Serving, i: int) -> float:
 
 @jitable
 def largest_other(fleet: Fleet, s: Serving, i: int) -> float:
-    """Return the largest KV cache that an engine beside instance `i` needs in HBM."""
+    """Return the largest KV cache in HBM of an engine beside instance `i`."""
     most = 0.0
     first = s.device[s.instance[i].on_device].first
     for j in range(first, first + fleet.residents):
@@ -184,7 +184,7 @@ def largest_other(fleet: Fleet, s: Serving, i: int) -> float:
 
 @inlined
 def quota_bytes(w: Loop, i: int, room: float) -> float:
-    """Return the free HBM bytes that instance `i`'s next request may take."""
+    """Return free HBM bytes for instance `i`'s next request."""
     floor, ceiling = w.rules.traits.admit.kv_floor, w.rules.traits.admit.kv_ceiling
     if (floor > 0.0 or ceiling < 1.0) and w.s.instance[i].kv_used > 0:
         return _within(w.fleet, w.s, i, room, floor, ceiling)
@@ -207,7 +207,7 @@ def _within(
 
 @inlined
 def only_waits(s: Serving, i: int) -> bool:
-    """Return True if instance `i` has requests, and all wait in its queue."""
+    """Return whether all of instance `i`'s requests wait, at least one."""
     inst = s.instance[i]
     waits = inst.state == READY or inst.state == ASSIGNED
     return bool(waits and inst.kv_used == 0 and inst.ahead == 0)
@@ -215,7 +215,7 @@ def only_waits(s: Serving, i: int) -> bool:
 
 @jitable
 def could_hold(fleet: Fleet, s: Serving, i: int, need_bytes: float) -> bool:
-    """Return True if instance `i` could get so much HBM from weights and idle engines."""
+    """Return whether instance `i` could get so much HBM from weights and idle engines."""
     dev = s.device[s.instance[i].on_device]
     if len(fleet.kv.room_bytes) > 0:  # that lanes share: nothing gives way there
         return bool(need_bytes <= room_bytes(s, s.instance[i].on_device))
@@ -239,14 +239,14 @@ def could_hold(fleet: Fleet, s: Serving, i: int, need_bytes: float) -> bool:
 
 @inlined
 def kept_share(fleet: Fleet, s: Serving, i: int) -> float:
-    """Return the share of its layers that instance `i` has in HBM."""
+    """Return instance `i`'s share of layers in HBM."""
     inst = s.instance[i]
     return float(inst.kept / fleet.layers[fleet.deployment[inst.model].arch])
 
 
 @inlined
 def left_of_stay_s(w: Loop, d: int, now_s: float) -> float:
-    """Return the seconds that device `d`'s last displacing engine keeps its room; else <= 0."""
+    """Return seconds left of device `d`'s displacing engine; else <= 0."""
     if w.rules.traits.keep.displacing_share == math.inf:
         return 0.0
     holder = w.s.device[d].holder
@@ -260,7 +260,7 @@ def left_of_stay_s(w: Loop, d: int, now_s: float) -> float:
 
 @jitable
 def idle_weight_bytes(fleet: Fleet, s: Serving, d: int) -> float:
-    """Return the bytes of idle models' weights in the HBM of device `d`."""
+    """Return idle models' weight bytes in device `d`'s HBM."""
     total = 0.0
     for i in range(s.device[d].first, s.device[d].first + fleet.residents):
         if s.instance[i].state == IDLE and s.instance[i].kept > 0:

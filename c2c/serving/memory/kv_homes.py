@@ -1,4 +1,4 @@
-"""KV-cache homes of sequences in memories that lanes of a chip share."""
+"""KV homes in memories that a chip's lanes share."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _has_lanes(values: Mapping[type, Any]) -> bool:
 
 @jitable
 def take_memory(fleet: Fleet, s: Serving, i: int, slot: int, tokens: int) -> None:
-    """Reserve memory for a request's tokens at its homes; below 0: free it."""
+    """Reserve memory for a request's tokens at its homes; below 0: free."""
     req, d = s.request[slot], s.instance[i].on_device
     one = fleet.kv.token_bytes[pair_of(fleet, s, i)]
     for k in range(len(fleet.kv.room_bytes)):
@@ -82,7 +82,7 @@ def _free_bytes(fleet: Fleet, s: Serving, d: int, k: int) -> float:
 
 @jitable
 def vacancy(fleet: Fleet, s: Serving, i: int) -> float:
-    """Return the largest free share of instance `i`'s homes beyond the first."""
+    """Return the largest free share of instance `i`'s further homes."""
     most = 0.0
     if len(fleet.kv.room_bytes) == 0 or s.instance[i].model < 0:
         return most
@@ -153,7 +153,7 @@ def _row(fleet: Fleet, s: Serving, i: int, h: int, n: int, is_here: bool) -> Non
 
 @apart("choose_home", needed=_has_memories)
 def choose_home(w: Loop, i: int, slot: int) -> int:
-    """Return the home for a request that joins instance `i`; -1: it waits."""
+    """Return the home of a request that joins instance `i`; -1: wait."""
     d, req = w.s.instance[i].on_device, w.s.request[slot]
     if w.fleet.kv.homes[w.s.device[d].kind] == 0:
         return 0
@@ -182,7 +182,7 @@ def take_home(w: Loop, i: int, slot: int, h: int) -> None:
 
 @apart("settle_memories", needed=_has_memories)
 def settle_memories(w: Loop) -> None:
-    """Propagate the room that an event freed on marked devices' chips."""
+    """Propagate freed room on marked devices' chips."""
     for index in range(w.s.count[0].asked):
         _settle(w.fleet, w.s, w.s.device[w.s.asked[index]].chip)
 
@@ -262,7 +262,7 @@ def _has_come(s: Serving, d: int) -> None:
 
 @apart("on_relaid", needed=_has_memories)
 def on_relaid(w: Loop, d: int) -> None:
-    """Handle the end of all transfers of the relayout of device `d`."""
+    """Handle the end of device `d`'s relayout."""
     _has_come(w.s, d)
 
 
@@ -353,7 +353,7 @@ def _ask_home(w: Loop, i: int, slot: int) -> None:
 # boundary after the last transfer.
 @apart("want_version", needed=_has_memories)
 def want_version(w: Loop, i: int, chosen: int) -> int:
-    """Begin the relayout that instance `i` wants; return the variant in force."""
+    """Begin instance `i`'s relayout; return the variant in force."""
     inst = w.s.instance[i]
     move = w.s.relayout[inst.on_device]
     is_on_its_way = move.state > WAITS or (move.state == WAITS and move.wanted == chosen)

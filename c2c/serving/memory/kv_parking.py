@@ -1,4 +1,4 @@
-"""Parking of idle engines' KV caches in host memory until their next turn."""
+"""Parking of idle engines' KV caches in host memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["bring_in", "free_parked", "move_out"]
 # blocks.
 @jitable
 def move_out(fleet: Fleet, s: Serving, i: int, missing_bytes: float) -> None:
-    """Move other engines' KV caches to host memory for instance `i`."""
+    """Move others' KV caches to host memory for instance `i`."""
     dev = s.device[s.instance[i].on_device]
     chip, plan = s.chip[dev.chip], s.plan[s.instance[i].on_device]
     rest_bytes = min(missing_bytes, chip.kv_room_bytes)
@@ -34,7 +34,7 @@ def move_out(fleet: Fleet, s: Serving, i: int, missing_bytes: float) -> None:
 
 @jitable
 def bring_in(w: Loop, i: int) -> None:
-    """Return KV caches of instance `i`, which runs next, to HBM."""
+    """Return instance `i`'s KV caches to HBM."""
     inst = w.s.instance[i]
     d = inst.on_device
     w.s.device[d].kv_bytes += inst.parked_bytes
@@ -48,7 +48,7 @@ def bring_in(w: Loop, i: int) -> None:
 
 @inlined
 def free_parked(s: Serving, i: int, freed_bytes: float) -> float:
-    """Free KV caches of instance `i`, parked ones first; return the rest."""
+    """Free instance `i`'s KV caches, parked ones first; return the rest."""
     inst = s.instance[i]
     parked = min(inst.parked_bytes, freed_bytes)
     inst.parked_bytes -= parked

@@ -1,4 +1,4 @@
-"""The state of the serving loop before the first event."""
+"""The loop's state before the first event."""
 
 from __future__ import annotations
 
@@ -45,17 +45,17 @@ def new_serving(
     link_gbps: np.ndarray,
     budget_gbps: np.ndarray,
     host_bytes: np.ndarray,
-    held: np.ndarray,
+    host_copies: np.ndarray,
     slots: int = 1024,
     buffer: int = 65536,
 ) -> Serving:
     """Return the state before the first event.
 
     Args:
-      chip_of: [devices] chip of each device, ascending; kind_of: slice type.
+      chip_of: [devices] ascending; kind_of: slice type.
       link_gbps: f8[chips], 1e9 bytes/s.
-      budget_gbps: f8[chips] link rate to promise, 1e9 bytes/s.
-      held: [homes] whether a home's weights are in host memory.
+      budget_gbps: f8[chips] to promise, 1e9 bytes/s.
+      host_copies: [homes] whether weights are in host memory.
       slots: initial request slots.
       buffer: most records held.
     """
@@ -80,8 +80,8 @@ def new_serving(
         model[field] = -1
     chip.host_bytes, chip.kv_room_bytes = host_bytes, fleet.kv_host_bytes
     hold = _records(HOLD_DTYPE, len(fleet.home_chip))
-    hold.state = np.where(held, HELD, ABSENT)
-    held_bytes = fleet.weight_bytes[fleet.home_model] * held
+    hold.state = np.where(host_copies, HELD, ABSENT)
+    held_bytes = fleet.weight_bytes[fleet.home_model] * host_copies
     chip.free_bytes = host_bytes - np.bincount(fleet.home_chip, held_bytes, n_chips)
     count = _records(COUNT_DTYPE, 1)
     count[0].free_slots, count[0].events = slots, 1
@@ -112,8 +112,7 @@ def new_serving(
         sent_bytes=np.zeros((n_devices, ways)),
         blocks=new_blocks(n_devices + n_chips),
         adapters=new_slots(n_instances, fleet),
-        # A variant that comes into force makes room for all on its chip, once for each of them.
-        asked=np.zeros(n_devices * (1 + widest * min(1, len(fleet.kv.room_bytes))), np.int64),
+        asked=np.zeros(n_devices, np.int64),
         records=_records(RECORD_DTYPE, max(buffer, 2 * fleet.max_batch + 4)),
         routes=_records(ROUTE_DTYPE, n_instances),
         candidates=_records(CANDIDATE_DTYPE, n_devices),

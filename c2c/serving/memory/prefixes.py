@@ -36,7 +36,7 @@ __all__ = [
 
 
 def caches_prefixes(values: Mapping[type, Any]) -> bool:
-    """Return True if a run keeps prefix blocks."""
+    """Return whether a run keeps prefix blocks."""
     return bool(values[Fleet].caches_prefixes)
 
 
@@ -44,7 +44,7 @@ def caches_prefixes(values: Mapping[type, Any]) -> bool:
 def begin_blocks(
     s: Serving, slot: int, keys: Any, first: int, count: int, of_prompt: int
 ) -> None:  # fmt: skip
-    """Store the blocks of a request that takes `slot` next."""
+    """Store the blocks of the next request in `slot`."""
     req = s.request[slot]
     req.blocks, req.prompt_blocks, req.held, req.reused = count, of_prompt, 0, 0
     req.found_hbm, req.found_host = 0, 0
@@ -98,7 +98,7 @@ def _append(b: Blocks, d: int, req: Any, slot: int, tokens: int, nbytes: float) 
 
 @apart("shared_places", needed=caches_prefixes)
 def shared_places(w: Loop, i: int, slot: int) -> int:
-    """Return the positions of a waiting request whose blocks are in use."""
+    """Return the positions of a waiting request's used blocks."""
     b, tokens = w.s.blocks, 0
     for j in range(_seek(w.s, i, slot)[0]):
         e = b.entry[b.rows[slot, j]]
@@ -116,7 +116,7 @@ def claim_prefix(
     i: int,
     slot: int,
 ) -> int:
-    """Assign a request that joins instance `i` the prefix blocks in memory."""
+    """Assign a request that joins instance `i` its prefix blocks in memory."""
     b, req, inst = w.s.blocks, w.s.request[slot], w.s.instance[i]
     d = int(inst.on_device)
     here, end = _seek(w.s, i, slot)
@@ -157,7 +157,7 @@ def claim_prefix(
 
 @apart("note_computed", needed=caches_prefixes)
 def note_computed(w: Loop, i: int, slot: int) -> None:
-    """Publish the prompt blocks that the ending step has computed."""
+    """Publish the ending step's prompt blocks."""
     b, req, inst = w.s.blocks, w.s.request[slot], w.s.instance[i]
     d, prompt = int(inst.on_device), int(req.prompt - req.carried)
     width = w.fleet.costs.holds[pair_of(w.fleet, w.s, i), FULL]
@@ -222,7 +222,7 @@ def let_prefix_go(
     is_lost: bool,
     is_done: bool,
 ) -> int:
-    """Unpin the blocks of a request that leaves instance `i`, the last first."""
+    """Unpin the blocks of a request that leaves instance `i`, last first."""
     b, req, inst = w.s.blocks, w.s.request[slot], w.s.instance[i]
     host, stays = len(w.s.device) + int(inst.chip), 0
     if is_done and req.held == req.prompt_blocks:
@@ -243,5 +243,5 @@ def let_prefix_go(
 
 @apart("trim_prefixes", needed=caches_prefixes)
 def trim_prefixes(w: Loop, d: int) -> None:
-    """Evict unused blocks on device `d` for whatever needs their room."""
+    """Evict unused blocks on device `d` for others' room."""
     give_way(w.s.blocks, d, max(0.0, room_bytes(w.s, d)))

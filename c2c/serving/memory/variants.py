@@ -1,4 +1,4 @@
-"""Simultaneous changes of variant for batches over the same devices."""
+"""Simultaneous changes of variant over the same devices."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _waiting_on(s: Serving, i: int) -> int:
 
 @jitable
 def vary_now(w: Loop, i: int, now_s: float) -> int:
-    """Return the variant for instance `i`'s steps, and its kind's on the chip."""
+    """Return the variant for instance `i`'s steps."""
     inst, variants = w.s.instance[i], len(w.s.alone_s)
     policy, memory = w.rules.system.vary, w.rules.own.vary
     chosen = min(variant(policy, memory, inst.chip, i, _waiting_on(w.s, i), now_s), variants - 1)

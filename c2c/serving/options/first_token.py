@@ -1,4 +1,4 @@
-"""Requests whose first token comes too late are given up."""
+"""Requests with a late first token are given up."""
 
 from __future__ import annotations
 

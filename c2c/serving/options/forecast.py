@@ -1,4 +1,4 @@
-"""Starts of models before the requests that their past arrivals foretell."""
+"""Starts of models before foretold requests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Foreseen(NamedTuple):
       gap_s: mean gap between bursts.
       deviation_s: mean deviation from it.
       gaps: gaps so far.
-      due_s: time to start the model; inf: none.
+      due_s: start of the model; inf: none.
     """
 
     last_s: Any
@@ -35,7 +35,7 @@ class Foreseen(NamedTuple):
 
 
 class Forecast(NamedTuple):
-    """A start of a model ahead of its next burst, on a free or a less urgent model's slice.
+    """A model's start ahead of its next burst, on a free or less urgent slice.
 
     Source: ours, after "Serverless in the Wild" (USENIX ATC 2020), with the means of RFC 6298.
 
@@ -64,7 +64,7 @@ class Forecast(NamedTuple):
         )
 
     def check_beside(self, system: Any) -> None:
-        """Raise SettingError where models are active or are placed by others."""
+        """Refuse active or otherwise placed models."""
         for field, value, allowed in (
             ("layout", system.layout, None),
             ("one_each", system.one_each, False),
@@ -77,7 +77,7 @@ class Forecast(NamedTuple):
 
 @jitable
 def foresee(policy: Forecast, own: Foreseen, m: int, now_s: float) -> float:
-    """Take an arrival of model `m` into the forecast; return the next start."""
+    """Take an arrival of model `m` into the forecast; return its next start."""
     gap_s = now_s - own.last_s[m]
     own.last_s[m] = now_s
     if policy.idle_s < gap_s < math.inf:

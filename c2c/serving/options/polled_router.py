@@ -63,7 +63,7 @@ def _check_beside(system: Any) -> None:
 
 
 class NoSlice(NamedTuple):
-    """No slice for a request that comes: the option `polled_router` starts engines."""
+    """No slice for a request: the option `polled_router` starts engines."""
 
     def check_beside(self, system: Any) -> None:
         """Raise SettingError unless the router's policies stand together."""
@@ -96,7 +96,7 @@ def _nowhere(policy: NoEngine, own: Any, table: Any, count: int, tokens: int) ->
 
 
 class AtLook(NamedTuple):
-    """Requests join when `polled_router` hands them over; prompts are whole."""
+    """Requests join by `polled_router`; prompts are whole."""
 
     def check_beside(self, system: Any) -> None:
         """Raise SettingError unless the router's policies stand together."""
@@ -140,12 +140,12 @@ class Polls(NamedTuple):
     Attributes:
       look_s: f8[models] next look of a balancer.
       tick_s: f8[models] next tick of a scaler.
-      idle_s: f8[models] seconds with an engine too many.
+      idle_s: f8[models] with an engine too many.
       must_stop: i8[models] 1: the scaler waits for an engine to stop.
       turn: i8[models] looks so far.
       starts: i8[models] starts that wait for a slice.
-      asked: i8[models] place of the first of them among all models.
-      stops: i8[instances] 1: it goes when its batch is empty.
+      asked: i8[models] place of the first of them among all.
+      stops: i8[instances] 1: goes when its batch is empty.
       grant_s: f8[1] next tick of the scheduler.
       count: i8[1] places so far.
     """
@@ -168,8 +168,8 @@ class PolledRouter(NamedTuple):
     Source: the files of `conf/system` that use it. Ours: ticks are spread evenly.
 
     Attributes:
-      poll_s: wait before each look for an engine, and period of scaler and scheduler.
-      target: requests of an engine at once.
+      poll_s: wait before each look, and period of scaler and scheduler.
+      target: concurrent requests of an engine.
       keep_alive_s: stay of an engine without requests.
     """
 

@@ -23,7 +23,7 @@ class Looked(NamedTuple):
 
 
 class TimeToLive(NamedTuple):
-    """Prefix blocks are dropped, in HBM and host memory, some time after their last use (ours).
+    """Prefix blocks are dropped some time after their last use (ours).
 
     The last answer that used a block decides.
 

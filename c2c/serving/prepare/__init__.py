@@ -20,7 +20,8 @@ from c2c.serving.memory.new_state import new_serving
 from c2c.serving.placement import start_active
 from c2c.serving.prepare.adapters import adapter_tables, check_adapters, slot_room_bytes
 from c2c.serving.prepare.checks import check, check_memory, check_parts, check_times, refusals
-from c2c.serving.prepare.failing import Failure, Failures
+from c2c.serving.prepare.engine_start import start_plan
+from c2c.serving.prepare.failures import Failure, Failures
 from c2c.serving.prepare.groups import (
     GROUPS,
     AdapterCache,
@@ -40,7 +41,6 @@ from c2c.serving.prepare.prompts_apart import prompts_apart
 from c2c.serving.prepare.settings import ServingSetup, SystemSpec
 from c2c.serving.prepare.side_by_side import side_by_side
 from c2c.serving.prepare.speculation import check_drafts, stored_bytes
-from c2c.serving.prepare.starting import start_plan
 from c2c.serving.prepare.tables import (
     DEPLOYMENT_DTYPE,
     activation_bytes,
@@ -98,7 +98,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """A checked setup, read-only and shared by any number of runs."""
+    """A checked setup, read-only, for any number of runs."""
 
     setup: ServingSetup
     fleet: Fleet
@@ -122,17 +122,17 @@ class Prepared:
 
     @property
     def link_capacity_gbps(self) -> float:
-        """Rate of a chip's link; the fastest if chips differ."""
+        """A chip's link rate, the fastest of unlike chips."""
         return float(self.link_gbps.max())
 
     def chips_of(self, models: Sequence[int] | None = None) -> NDArray[np.int64]:
-        """Return the chips that may serve some models, ascending, i8[n]."""
+        """Return the chips that may serve some models, i8[n]."""
         fleet = self.fleet
         here = slice(None) if models is None else np.isin(fleet.home_model, models)
         return np.unique(fleet.home_chip[here])
 
     def new_rules(self) -> Rules:
-        """Return the rules of one run, with fresh memory for policies."""
+        """Return one run's rules, with fresh memory for policies."""
         return self.rules._replace(own=copied(self.rules.own))
 
     def new_serving(
@@ -144,12 +144,12 @@ class Prepared:
         active: bool = True,
         rules: Rules | None = None,
     ) -> Serving:
-        """Return the state before the first event; see `c2c.serving.memory.new_state.new_serving`.
+        """Return the state before the first event.
 
         Args:
-          models: those active at the start; None: all.
-          active: whether they are active already.
-          rules: rules of the run; None: new rules.
+          models: active at the start; None: all.
+          active: whether already active.
+          rules: None: new rules.
         """
         state = new_serving(
             self.fleet,
@@ -158,7 +158,7 @@ class Prepared:
             link_gbps=self.link_gbps,
             budget_gbps=self.budget_gbps,
             host_bytes=self.setup.weight_memory_bytes,
-            held=self.held,
+            host_copies=self.held,
             slots=slots,
             buffer=buffer,
         )
@@ -174,11 +174,10 @@ class Prepared:
 
 
 def prepare(setup: ServingSetup) -> Prepared:
-    """Check the settings and build the tables for policies and simulator.
+    """Check the settings and build the tables.
 
     Raises:
-      SettingError: no such MIG layout, too large a catalog or model, or an SLO that no slice can
-        meet.
+      SettingError: no such MIG layout, too large a catalog or model, or an impossible SLO.
     """
     system, parts = setup.system, setup.parts
     check_memory(setup)
@@ -317,7 +316,7 @@ def prepare(setup: ServingSetup) -> Prepared:
 
 
 def _may_serve(setup: ServingSetup) -> np.ndarray:
-    """Return True for each model that a part's nodes are for; b1[models, parts]."""
+    """Return a part's models; b1[models, parts]."""
     return np.array([
         [part.nodes is None or d.name in part.nodes.models for part in setup.parts]
         for d in setup.deployments
@@ -325,7 +324,7 @@ def _may_serve(setup: ServingSetup) -> np.ndarray:
 
 
 def chip_places(setup: ServingSetup, part: FleetPart) -> tuple[Slice, ...]:
-    """Return the devices on each chip of a part: slices or lanes."""
+    """Return devices on each chip of a part."""
     layout = setup.system.layout
     if layout is None:
         return part.slices
@@ -360,7 +359,6 @@ def _of_chips(of_part: Sequence[Any], counts: Sequence[int]) -> NDArray[Any]:
 def _sure_bytes(
     system: SystemSpec, engines: Sequence[int], capacity_bytes: np.ndarray
 ) -> np.ndarray:
-    """Return the KV-cache bytes of a slice of each kind, whichever engines share it."""
     least = np.where(capacity_bytes > 0, capacity_bytes, np.inf).min(axis=0)
     return np.asarray(least - (np.array(engines) - 1) * system.engines.bytes)
 

@@ -18,13 +18,13 @@ __all__ = ["adapter_tables", "base_rows", "check_adapters", "slot_room_bytes"]
 
 
 def base_rows(deployments: Sequence[Deployment]) -> np.ndarray:
-    """Return the row of the deployment that serves each one's requests; i8[D]."""
+    """Return each deployment's serving row; i8[D]."""
     row = {d.name: k for k, d in enumerate(deployments)}
     return np.array([row[d.base or d.name] for d in deployments], np.int64)
 
 
 def check_adapters(setup: ServingSetup) -> None:
-    """Raise SettingError for an adapter without its base, or beside what it excludes."""
+    """Refuse an adapter without base, or beside excluded features."""
     system, names = setup.system, {d.name for d in setup.deployments if d.adapter is None}
     first = next((d for d in setup.deployments if d.adapter is not None), None)
     for d in setup.deployments:

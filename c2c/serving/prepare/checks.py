@@ -19,7 +19,7 @@ __all__ = ["check", "check_memory", "check_parts", "check_times", "refusals"]
 
 
 def check_memory(setup: ServingSetup) -> None:
-    """Raise SettingError if KV caches take all of a chip's host memory."""
+    """Refuse KV caches that take all of a chip's host memory."""
     if (setup.weight_memory_bytes > 0.0).all():
         return
     system = setup.system
@@ -34,7 +34,7 @@ def check_memory(setup: ServingSetup) -> None:
 
 
 def check_times(setup: ServingSetup) -> None:
-    """Raise SettingError for own step times of no model of the run."""
+    """Refuse step times of unknown models."""
     names = dict.fromkeys(d.spec.name for d in setup.deployments)
     for name in setup.system.step_times:
         if name not in names:
@@ -43,7 +43,7 @@ def check_times(setup: ServingSetup) -> None:
 
 
 def check_parts(setup: ServingSetup) -> None:
-    """Raise SettingError for features that need equal chips, if chips differ."""
+    """Refuse features that need equal chips beside unlike ones."""
     if not setup.beside:
         return
     system, share = setup.system, setup.system.disaggregation.prompt_share
@@ -61,7 +61,7 @@ def check_parts(setup: ServingSetup) -> None:
 
 
 def check(setup: ServingSetup, kinds: Sequence[SliceKind], role: np.ndarray) -> None:
-    """Raise SettingError for settings that the devices do not allow."""
+    """Refuse settings that the devices do not allow."""
     count = min(int((role == one).sum()) for one in set(role.tolist()))
     models = len(setup.deployments)
     scope = " of each role (system.disaggregation.prompt_share)" if role.any() else ""
@@ -86,15 +86,15 @@ def refusals(
     demands: Sequence[float],
     budget_gbps: float,
 ) -> Iterator[tuple[int, SettingError]]:
-    """Yield the index and the error of each model that no slice of a layout can serve.
+    """Yield index and error of each model that no slice can serve.
 
     Args:
-      tables: [arch][kind] costs of steps.
-      kv_capacity: i8[arch, kind] tokens of the longest request.
+      tables: [arch][kind] step costs.
+      kv_capacity: i8[arch, kind] of the longest request.
       capacity_bytes: f8[arch, kind] KV bytes of all requests.
-      slots: i8[arch, kind] experts that HBM holds.
-      demands: link rate for each model's decode target, 1e9 bytes/s.
-      budget_gbps: link rate of a chip to promise, 1e9 bytes/s.
+      slots: i8[arch, kind] experts in HBM.
+      demands: link rates of decode targets, 1e9 bytes/s.
+      budget_gbps: a chip's link rate to promise, 1e9 bytes/s.
     """
     names = ", ".join(dict.fromkeys(k.name for k in kinds))
     arch_of = {spec: arch for arch, spec in enumerate(specs)}

@@ -171,13 +171,13 @@ GROUPS: Final[Mapping[str, type]] = {
 }
 
 
-def as_group(name: str, given: object) -> Any:
-    """Return a group from a group or a mapping of its settings."""
+def as_group(name: str, value: object) -> Any:
+    """Return a group from a group or mapping."""
     group: Any = GROUPS[name]
-    if isinstance(given, group):
-        check_fields(given, f"system.{name}")
-        return given
-    if not isinstance(given, Mapping):
-        raise SettingError(f"system.{name}", given, "a mapping, such as {name: value}")
-    check_keys(given, [f.name for f in fields(group)], f"system.{name}")
-    return as_group(name, group(**given))
+    if isinstance(value, group):
+        check_fields(value, f"system.{name}")
+        return value
+    if not isinstance(value, Mapping):
+        raise SettingError(f"system.{name}", value, "a mapping, such as {name: value}")
+    check_keys(value, [f.name for f in fields(group)], f"system.{name}")
+    return as_group(name, group(**value))

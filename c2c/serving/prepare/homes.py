@@ -1,4 +1,4 @@
-"""Homes of models (chips that hold their weights) and roles of devices."""
+"""Homes of models (chips with weights) and roles of devices."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Homes", "homes", "host_fits", "roles"]
 
 
 def roles(setup: ServingSetup, slices: Sequence[int]) -> np.ndarray:
-    """Return the role of each device, chip by chip of so many `slices`."""
+    """Return each device's role, chip by chip of so many `slices`."""
     share = setup.system.disaggregation.prompt_share
     groups = [len(slices)] if max(slices) == 1 else slices
     return np.concatenate([_roles_of(share, among) for among in groups])
@@ -31,14 +31,14 @@ def _roles_of(share: float, among: int) -> np.ndarray:
 
 
 class Homes(NamedTuple):
-    """Chips that may hold each model, and those that do at the start."""
+    """Chips that may hold each model, and do at the start."""
 
     chips: list[list[int]]  # of each model, ascending
     held: list[list[bool]]
 
 
 def host_fits(setup: ServingSetup) -> np.ndarray:
-    """Return True where a part's host memory holds a model; b1[models, parts]."""
+    """Return whether a part's host memory holds a model; b1[models, parts]."""
     first = np.cumsum([0, *(part.count for part in setup.parts[:-1])])
     memory = setup.weight_memory_bytes[first]
     sizes = stored_bytes(setup)
@@ -57,7 +57,7 @@ def host_fits(setup: ServingSetup) -> np.ndarray:
 def homes(
     setup: ServingSetup, role_of_chip: Sequence[int] | np.ndarray, serves: np.ndarray
 ) -> Homes:
-    """Return the home chips of each model, in catalog order, while memory is left."""
+    """Return each model's home chips, in catalog order, while memory is left."""
     sizes = stored_bytes(setup).tolist()
     base = base_rows(setup.deployments).tolist()
     models = [m for m in range(len(sizes)) if base[m] == m]

@@ -28,8 +28,8 @@ class Way:
     """A path from one memory to another: its resources and its rate alone.
 
     Attributes:
-      source, target: names of memories; any other source means host memory.
-      resources: of the layout or the chip, as in `c2c.hardware.Node.ways`.
+      source, target: memories; any other source: host memory.
+      resources: as in `c2c.hardware.Node.ways`.
       gbps: rate alone, 1e9 bytes/s.
       latency_s: before the first byte.
       rank: priority; steps have 0.
@@ -211,11 +211,11 @@ class StepLayout:
         return -1 if target is None else [kind.name for kind in kinds].index(target)
 
     def serves(self, place: Slice, spec: str) -> bool:
-        """Return True if a kind of lane serves a model."""
+        """Return whether a kind of lane serves a model."""
         return spec in self.lane(place).steps
 
     def link_bytes(self, spec: str) -> float:
-        """Return a model's link bytes in a decode step of one sequence."""
+        """Return a model's link bytes in a one-sequence decode."""
         plans = [lane.steps[spec][0] for lane in self.lanes if spec in lane.steps]
         parts = ("tokens", "decode")
         return min(
@@ -223,10 +223,10 @@ class StepLayout:
         )
 
     def steps_of(self, place: Slice, spec: str) -> tuple[Plan, ...]:
-        """Return the steps of a model on a kind of lane, one for each variant.
+        """Return a model's steps on a kind of lane, one a variant.
 
         Raises:
-          SettingError: no lane serves the model.
+          SettingError: no such lane.
         """
         plans = self.lane(place).steps.get(spec) or next(
             (lane.steps[spec] for lane in self.lanes if spec in lane.steps), None
@@ -315,6 +315,5 @@ def _link_bytes(plan: Plan, part: str, tokens: int) -> Any:
 
 
 def _cached_s(plan: Plan) -> float:
-    """Return the seconds that a cached token adds to the longest path."""
     ends = path_ends(plan, lambda work: _cost(work.seconds, "cached").cached * (not work.home))
     return float(max(ends.values()))

@@ -1,4 +1,4 @@
-"""Memories that the lanes of a layout share."""
+"""Memories that a layout's lanes share."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ __all__ = ["kv_homes", "lane_tokens"]
 def kv_homes(
     layout: StepLayout | None, specs: Sequence[ModelSpec], kinds: Sequence[Slice]
 ) -> KvHomes:
-    """Return the arrays of a layout; they are empty if its lanes share no memories.
+    """Return a layout's arrays, empty without shared memories.
 
     Raises:
-      SettingError: a memory is too small, or a way is missing.
+      SettingError: too small a memory, or a missing way.
     """
     lanes = [] if layout is None else [layout.lane(kind) for kind in kinds]
     memories = [] if layout is None else list(layout.memories)
@@ -70,7 +70,7 @@ def kv_homes(
 
 
 def lane_tokens(layout: StepLayout, spec: ModelSpec, place: Slice) -> int:
-    """Return the tokens that a kind of lane holds alone, in the worst variant."""
+    """Return the tokens of a kind of lane alone, in the worst variant."""
     lane, one = layout.lane(place), kv_bytes_per_token(spec)
     if spec.name not in lane.steps:
         return 0

@@ -46,7 +46,7 @@ def copied(own: Any) -> Any:
 
 
 def remember(own: Any, before: Any) -> None:
-    """Copy nested arrays for fewer models into arrays for more."""
+    """Copy nested arrays into larger ones."""
     if isinstance(own, np.ndarray):
         own[tuple(map(slice, before.shape))] = before
     else:

@@ -1,4 +1,4 @@
-"""Parts of a fleet (equal chips) and kinds of slices (equal costs)."""
+"""Parts of a fleet (equal chips), kinds of slices (equal costs)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class FleetPart:
 
     @property
     def chip_name(self) -> str:
-        """Name of the chip, with the number of chips of a device."""
+        """Name of the chip, with a device's count."""
         ranks = self.platform.ranks
         return self.platform.name if ranks is None else f"{ranks.count} {self.platform.name}"
 

@@ -23,14 +23,14 @@ _MOST_ROWS: Final = 1 << 26
 def with_blocks(
     prepared: Prepared, state: Serving, block_tokens: int, most: int, *, tells: bool = False
 ) -> Serving:
-    """Return the state with a table for blocks of so many tokens, and `most` columns a prompt.
+    """Return the state with a table of blocks, and `most` columns a prompt.
 
     Args:
       most: most blocks of a prompt.
       tells: whether the backend hears of dropped blocks.
 
     Raises:
-      SettingError: another block size than the present one.
+      SettingError: another block size.
     """
     blocks, slots = state.blocks, len(state.request)
     size = int(blocks.table[0].block_tokens)

@@ -17,13 +17,13 @@ def prompts_apart(
     sent: Mapping[str, Cost],
     ways: Sequence[Sequence[str]],
 ) -> tuple[Lane, ...]:
-    """Return lanes whose prompts another lane decodes, and which hold the KV until it has room.
+    """Return lanes of prompts that another lane decodes when it has room.
 
     Args:
       decodes: lane that decodes the prompts.
       prompts: lanes that compute whole steps.
-      sent: seconds of the transfer by prompt tokens, by a model's spec.
-      ways: resources between each lane's device and the decoding lane's.
+      sent: transfer seconds by prompt tokens, by a model's spec.
+      ways: resources from each lane's device to the decoding lane's.
     """
     return tuple(
         replace(

@@ -31,7 +31,8 @@ from c2c.policies import (
     weights_in,
 )
 from c2c.ranges import Count, FromZero, Index, OneOf, check_fields
-from c2c.serving.prepare.failing import Failures
+from c2c.serving.prepare.engine_start import start_works
+from c2c.serving.prepare.failures import Failures
 from c2c.serving.prepare.groups import (
     GROUPS,
     AdapterCache,
@@ -45,7 +46,6 @@ from c2c.serving.prepare.groups import (
 )
 from c2c.serving.prepare.lanes import StepLayout
 from c2c.serving.prepare.parts import FleetPart
-from c2c.serving.prepare.starting import start_works
 from c2c.workloads import Router
 
 __all__ = ["ServingSetup", "SystemSpec"]
@@ -288,7 +288,7 @@ class SystemSpec:
 
     @property
     def shares_hbm(self) -> bool:
-        """True if several engines of a slice have all their weights in its HBM."""
+        """True if several engines' weights are in a slice's HBM."""
         copied = weights_in(self.load) == "hbm" and not self.load_traits.swaps_weights
         return copied and self.engines.residents > 1
 
@@ -414,7 +414,7 @@ class ServingSetup:
 
     @property
     def unit_of(self) -> np.ndarray:
-        """Failure unit of each chip: its own number, or its host's; i8[chips]."""
+        """Failure unit of each chip: itself, or its host; i8[chips]."""
         size = self.failures.host_chips
         if size == 0:
             return np.arange(self.chips)

@@ -14,13 +14,13 @@ __all__ = ["side_by_side"]
 def side_by_side(
     layouts: Sequence[StepLayout], served: Sequence[tuple[int, Sequence[str]]]
 ) -> StepLayout:
-    """Return one layout for a fleet whose nodes have different ones.
+    """Return one layout for unlike nodes.
 
     Args:
-      served: for each kind of node, its layout's number and its models.
+      served: by kind of node, its layout's number and models.
 
     Raises:
-      SettingError: layouts that differ in how resources serve, or in their controllers.
+      SettingError: unlike resources or controllers.
     """
     first = layouts[0]
     if len(layouts) == len(served) == 1:

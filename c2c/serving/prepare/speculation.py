@@ -18,7 +18,7 @@ _spec = lru_cache(maxsize=64)(load_spec)
 
 
 def speculates(system: SystemSpec, spec: ModelSpec) -> bool:
-    """Return True if a model verifies drafted tokens."""
+    """Return whether a model verifies drafted tokens."""
     return system.speculation.tokens > 0 and spec.name in system.speculation.drafts
 
 
@@ -29,7 +29,7 @@ def draft_of(system: SystemSpec, spec: ModelSpec) -> ModelSpec | None:
 
 
 def draft_weights(system: SystemSpec, spec: ModelSpec) -> float:
-    """Return the bytes of the weights of a model's draft."""
+    """Return the weight bytes of a model's draft."""
     draft = draft_of(system, spec)
     return 0.0 if draft is None else float(weight_bytes(draft))
 
@@ -48,7 +48,7 @@ def stored_bytes(setup: ServingSetup) -> np.ndarray:
 
 
 def check_drafts(setup: ServingSetup) -> None:
-    """Raise SettingError for drafts of no model, or beside what speculation excludes."""
+    """Refuse drafts of no model, or beside excluded features."""
     system = setup.system
     tokens, where = system.speculation.tokens, "system.speculation"
     refuse(

@@ -94,7 +94,7 @@ def head_bytes(spec: ModelSpec) -> float:
 
 
 def layer_bytes(spec: ModelSpec) -> float:
-    """Return the bytes of weights that one layer streams, all experts included."""
+    """Return a layer's streamed weight bytes, all experts included."""
     total = sum(
         gemm_bytes(spec, g) * g.count * (spec.experts if g.kind == "expert" else 1)
         for g in gemms(spec)
@@ -110,7 +110,7 @@ def largest_step_chunk(system: SystemSpec) -> int:
 
 
 def first_variant(system: SystemSpec, table: StepTable) -> int:
-    """Return the index on the alpha grid that a model starts with."""
+    """Return a model's first index on the alpha grid."""
     start: float = system.traits.alpha.initial
     return round(start * (len(table.alphas) - 1))
 
@@ -192,9 +192,9 @@ def _count(ranks: Ranks | None) -> int:
     return 1 if ranks is None else ranks.count
 
 
-def _over_ranks(of: Callable[[ModelSpec], float], spec: ModelSpec, kind: Slice) -> float:
-    """Return the bytes on all ranks of a device; each rank's copy counts."""
-    return _count(kind.ranks) * of(_rank_of(spec, kind.ranks))
+def _over_ranks(size_bytes: Callable[[ModelSpec], float], spec: ModelSpec, kind: Slice) -> float:
+    """Return the bytes on all ranks, each copy counted."""
+    return _count(kind.ranks) * size_bytes(_rank_of(spec, kind.ranks))
 
 
 def _held_bytes(spec: ModelSpec, kind: Slice) -> float:
@@ -207,7 +207,7 @@ def _held_bytes(spec: ModelSpec, kind: Slice) -> float:
 def cost_tables(
     setup: ServingSetup, specs: tuple[ModelSpec, ...], kinds: tuple[SliceKind, ...]
 ) -> tuple[tuple[StepTable, ...], ...]:
-    """Return the step costs [arch][kind] with weights in the system's default memory."""
+    """Return the step costs [arch][kind] in the default memory."""
     where = weights_in(setup.system.load)
     return tuple(tuple(_table(setup, s, k, where) for k in kinds) for s in specs)
 
@@ -215,7 +215,7 @@ def cost_tables(
 def kept_tables(
     setup: ServingSetup, specs: tuple[ModelSpec, ...], kinds: tuple[SliceKind, ...]
 ) -> tuple[tuple[KeptTables, ...], ...]:
-    """Return the step costs [arch][kind] of weights copied into HBM, and in it."""
+    """Return the step costs [arch][kind] of copied and resident weights."""
     if not setup.system.traits.keep.keeps_weights:
         return ()
 
@@ -226,7 +226,7 @@ def kept_tables(
 
 
 def demand_gbps(deployment: Deployment, system: SystemSpec) -> float:
-    """Return the link rate for the TPOT target, C2CServe section 6.2."""
+    """Return the TPOT target's link rate, C2CServe section 6.2."""
     where = weights_in(system.load)
     if where == "hbm":
         return 0.0  # decode reads HBM; only loads use the link
@@ -244,7 +244,7 @@ def demand_gbps(deployment: Deployment, system: SystemSpec) -> float:
 
 
 def activation_bytes(spec: ModelSpec, tokens: int) -> float:
-    """Return the peak bytes of a step's activations in a layer."""
+    """Return a step's peak activation bytes in a layer."""
     # residual and normed input, q/k/v and attention output, gate and up
     middle = spec.experts_per_token * spec.moe_intermediate if spec.experts else spec.intermediate
     width = 2 * spec.hidden + 2 * (spec.heads + spec.kv_heads) * spec.head_dim + 3 * middle
@@ -252,12 +252,12 @@ def activation_bytes(spec: ModelSpec, tokens: int) -> float:
 
 
 def expert_bytes(spec: ModelSpec) -> float:
-    """Return the bytes of one expert; 0 for a dense model."""
+    """Return one expert's bytes; 0 for a dense model."""
     return float(sum(gemm_bytes(spec, g) for g in gemms(spec) if g.kind == "expert"))
 
 
 def expert_layers(spec: ModelSpec) -> int:
-    """Return the number of layers with experts."""
+    """Count layers with experts."""
     return spec.layers - len(spec.dense_layers) if spec.experts else 0
 
 
@@ -267,7 +267,7 @@ def dense_bytes(spec: ModelSpec) -> float:
 
 
 def expert_slots(spec: ModelSpec, kind: Slice, system: SystemSpec, tokens: int) -> int:
-    """Return the experts, over all layers, that the slice's HBM holds."""
+    """Return the experts, over layers, in the slice's HBM."""
     if not spec.experts:
         return 0
     every = expert_layers(spec) * spec.experts
@@ -279,7 +279,7 @@ def expert_slots(spec: ModelSpec, kind: Slice, system: SystemSpec, tokens: int) 
 
 
 def shared_room_bytes(specs: Sequence[ModelSpec], kind: Slice, system: SystemSpec) -> float:
-    """Return the HBM bytes of a slice's shared weights, twice with staging."""
+    """Return the HBM bytes of shared weights, twice with staging."""
     if not system.load_traits.swaps_weights:
         return 0.0
     rooms = 2.0 if system.load_traits.fetches_ahead else 1.0
@@ -288,7 +288,7 @@ def shared_room_bytes(specs: Sequence[ModelSpec], kind: Slice, system: SystemSpe
 
 
 def most_engines(kind: Slice, system: SystemSpec) -> int:
-    """Return the most engines of a slice that fit in their share of its HBM."""
+    """Return the most engines within their share of a slice's HBM."""
     if system.engines.bytes == 0.0 or system.engines.share == math.inf:
         return system.engines.residents
     room = kind.hbm_bytes * system.engines.share
@@ -296,7 +296,7 @@ def most_engines(kind: Slice, system: SystemSpec) -> int:
 
 
 def switch_s(spec: ModelSpec, kind: SliceKind, system: SystemSpec) -> float:
-    """Return the seconds of a change to an engine, with the link to itself."""
+    """Return the seconds of a change to an engine, alone on the link."""
     copied = system.traits.keep.engines_kept > 0 or system.traits.keep.displacing_share < math.inf
     if not system.load_traits.swaps_weights and not copied:
         return system.engines.turn_s
@@ -305,7 +305,7 @@ def switch_s(spec: ModelSpec, kind: SliceKind, system: SystemSpec) -> float:
 
 
 def holds_windows(system: SystemSpec) -> bool:
-    """Return True if a request reserves only the windows of layers."""
+    """Return whether requests reserve only layers' windows."""
     return system.engines.kv_windows and system.layout is None and not system.prefix_cache.is_on
 
 
@@ -340,7 +340,7 @@ def kv_rooms(
 
 
 def shared_weights(specs: Sequence[ModelSpec], kinds: Sequence[Slice], system: SystemSpec) -> Any:
-    """Return the HBM bytes of each engine's weights, f8[arch, kind], or 0."""
+    """Return engines' weight bytes in HBM, f8[arch, kind], or 0."""
     if not system.shares_hbm:
         return np.zeros((len(specs), len(kinds)))
     return np.array([[_held_bytes(spec, kind) for kind in kinds] for spec in specs])

@@ -45,16 +45,16 @@ def emit(s: Serving, code: int, where: int) -> None:
 
 @inlined
 def ask(s: Serving, d: int) -> None:
-    """Mark device `d` for work at the event's end; see `start_asked`."""
+    """Mark device `d` for work, see `start_asked`."""
     if s.device[d].is_asked == 0:
         s.device[d].is_asked = 1
-        s.asked[s.count[0].asked] = d
+        s.asked[s.count[0].asked % len(s.asked)] = d  # a ring: each device at most once
         s.count[0].asked += 1
 
 
 @jitable
 def is_new_run(s: Serving, d: int) -> bool:
-    """Return True if this event's actions include a run of device `d`."""
+    """Return whether this event starts a run of device `d`."""
     for k in range(s.count[0].actions):
         if s.actions[k, 0] == ACT_RUN and s.actions[k, 1] == d:
             return True

@@ -1,4 +1,4 @@
-"""The batch of an instance."""
+"""An instance's batch."""
 
 from __future__ import annotations
 
@@ -21,45 +21,45 @@ __all__ = [
 
 @inlined
 def batch_size(s: Serving, i: int) -> int:
-    """Return the number of requests in the batch of instance `i`."""
+    """Count requests in the batch of instance `i`."""
     return int(s.instance[i].n_prefill + s.instance[i].n_decode)
 
 
 @inlined
 def outstanding(s: Serving, i: int) -> int:
-    """Return the number of requests of instance `i`, its queue included."""
+    """Count requests of instance `i`, its queue included."""
     inst = s.instance[i]
     return int(inst.n_wait + inst.n_prefill + inst.n_decode)
 
 
 @inlined
 def member(s: Serving, i: int, k: int) -> int:
-    """Return the slot of request `k` of instance `i`'s batch, decodes first."""
+    """Return request `k`'s slot in instance `i`'s batch, decodes first."""
     n = s.instance[i].n_decode
     return int(s.decoding[i, k, SLOT] if k < n else s.prefilling[i, k - n])
 
 
 @inlined
 def tokens_left(s: Serving, i: int, k: int) -> int:
-    """Return the tokens that decode `k` of instance `i` has left."""
+    """Return decode `k`'s tokens left on instance `i`."""
     return int(s.decoding[i, k, ENDS_AT] - s.instance[i].decode_clock)
 
 
 @inlined
 def generated(s: Serving, i: int, k: int) -> int:
-    """Return the tokens that decode `k` has generated on instance `i`."""
+    """Return decode `k`'s generated tokens on instance `i`."""
     return int(s.request[s.decoding[i, k, SLOT]].output - tokens_left(s, i, k))
 
 
 @inlined
 def kv_tokens(s: Serving, i: int, k: int) -> int:
-    """Return the length of decode `k` of instance `i`: prompt and answer."""
+    """Return the length of instance `i`'s decode `k`: prompt and answer."""
     return int(s.decoding[i, k, LENGTH] - tokens_left(s, i, k))
 
 
 @jitable
 def place_among_decodes(s: Serving, i: int, slot: int) -> int:
-    """Return a request's index among the decodes of instance `i`, or -1."""
+    """Return a request's index among instance `i`'s decodes, or -1."""
     for k in range(s.instance[i].n_decode):
         if s.decoding[i, k, SLOT] == slot:
             return k

@@ -82,11 +82,11 @@ TABLE_DTYPE = np.dtype(
 
 
 class Blocks(NamedTuple):
-    """The block table, and the rows that each request uses.
+    """The block table, and each request's rows.
 
     An entry is a block in a pool (a device's HBM, a chip's host memory), by its prefix's hash.
-    Entries in use are pinned; the others are in their pool's list, least recently used first. A
-    block is evicted after the blocks that follow it in its pool. No function allocates.
+    Entries in use are pinned; others are in their pool's list, least recently used first. A block
+    is evicted after its followers in the pool. No function allocates.
     """
 
     entry: Any  # ENTRY_DTYPE [rows]
@@ -191,7 +191,7 @@ def pin(b: Blocks, k: int) -> None:
 
 @jitable
 def unpin(b: Blocks, k: int, use: int) -> bool:
-    """Unpin an entry after a use; return True if none is left."""
+    """Unpin an entry; return whether none is left."""
     e = b.entry[k]
     e.pins -= 1
     e.use = use
@@ -236,7 +236,7 @@ def drop(b: Blocks, k: int) -> None:
 
 @jitable
 def add(b: Blocks, p: int, key: int, parent: int, tokens: int, nbytes: float) -> int:
-    """Add an entry that has room, pinned once; return its row or NO_ROW."""
+    """Add an entry with room, pinned; return its row or NO_ROW."""
     table = b.table[0]
     if table.free >= 0:
         k = int(table.free)
@@ -273,7 +273,7 @@ def _victim(b: Blocks, p: int) -> int:
 
 @jitable
 def give_way(b: Blocks, p: int, most_bytes: float) -> None:
-    """Drop unused blocks of pool `p` down to so many bytes."""
+    """Drop unused blocks of pool `p` down to a size."""
     pool = b.pool[p]
     while pool.idle_bytes > most_bytes and pool.oldest >= 0:
         k = _victim(b, p)

@@ -1,4 +1,4 @@
-"""Alignment and spacing of arrays in the processor's cache lines."""
+"""Alignment of arrays in cache lines."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def spread_rows(itemsize: int, count: int) -> int:
 
 
 def in_lines(values: Any) -> Any:
-    """Return a copy of a one-dimensional array, aligned to a cache line."""
+    """Return a one-dimensional copy, aligned to a cache line."""
     room = np.zeros(values.nbytes + _LINE, np.uint8)
     first = -room.ctypes.data % _LINE
     result = room[first : first + values.nbytes].view(values.dtype)

@@ -10,7 +10,7 @@ __all__ = ["charge", "keep_charge", "spare_decodes"]
 
 @jitable
 def charge(s: Serving, slot: int, has_tokens: bool) -> None:
-    """Record the totals of a request on the instance that it leaves."""
+    """Record a leaving request's totals on its instance."""
     req = s.request[slot]
     inst = s.instance[req.instance]
     req.was_steps = inst.sum_steps - req.from_steps
@@ -22,7 +22,7 @@ def charge(s: Serving, slot: int, has_tokens: bool) -> None:
 
 @jitable
 def keep_charge(s: Serving, slot: int) -> None:
-    """Start a request's accounts on its new instance with earlier totals."""
+    """Start a request's accounts with earlier totals."""
     inst, req = s.instance[s.request[slot].instance], s.request[slot]
     req.from_steps = inst.sum_steps - req.was_steps
     req.from_alpha = inst.sum_alpha - req.was_alpha
@@ -35,7 +35,7 @@ def keep_charge(s: Serving, slot: int) -> None:
 def spare_decodes(
     s: Serving, i: int, steps: float, alpha: float, link_bytes: float, hbm_bytes: float
 ) -> None:
-    """Remove a step from the accounts of instance `i`'s waiting decodes."""
+    """Remove a step from instance `i`'s waiting decodes' accounts."""
     for k in range(s.instance[i].n_decode):
         req = s.request[s.decoding[i, k, SLOT]]
         req.from_steps += steps

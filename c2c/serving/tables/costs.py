@@ -1,4 +1,4 @@
-"""Cost tables of all (model, slice type) pairs, and the cost of a step."""
+"""Cost tables of (model, slice type) pairs, and a step's cost."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ STATE: Final = 3
 
 
 class KeptTables(NamedTuple):
-    """Step tables with weights copied ahead of their products, and with weights in HBM."""
+    """Step tables with weights copied ahead, and with weights in HBM."""
 
     copied: StepTable
     kept: StepTable
@@ -72,14 +72,14 @@ class CostTables(NamedTuple):
 
 def stack_tables(
     tables: Sequence[Sequence[StepTable]],
-    kept: Sequence[Sequence[KeptTables]] = (),
+    kept_tables: Sequence[Sequence[KeptTables]] = (),
     *,
     variant: int = 0,
     holds_windows: bool = True,
 ) -> CostTables:
-    """Return the stack of `tables[arch][kind]`; all must share one shape."""
+    """Return the stack of `tables[arch][kind]` of one shape."""
     flat = [t for row in tables for t in row]
-    filled = [t for row in kept for t in row]
+    filled = [t for row in kept_tables for t in row]
     chunk = min(1024, *(t.max_tokens for t in flat))
 
     def per_pair(field: str) -> np.ndarray:
@@ -127,7 +127,7 @@ def shape_of(shapes: Any, pair: int) -> CacheShape:
 
 @inlined
 def held_places(costs: CostTables, pair: int, tokens: int) -> int:
-    """Return the KV-cache positions that a request of so many tokens reserves."""
+    """Return the KV positions reserved for so many tokens."""
     return int(cache_places(tokens, shape_of(costs.holds, pair)) + costs.holds[pair, STATE])
 
 
@@ -155,10 +155,10 @@ def _pass(costs: CostTables, pair: int, plan: Any) -> tuple[float, int, int]:
 
 @inlined
 def step_alone_s(costs: CostTables, pair: int, plan: Any, layers: int, variant: int) -> float:
-    """Return the seconds of the plan's first step (`state.PLAN_DTYPE`) with the link to itself.
+    """Return the seconds of a plan's first step, alone on the link.
 
     Args:
-      layers: of which `plan.kept` are read from HBM, `plan.copied` copied there first.
+      layers: `plan.kept` are read from HBM, `plan.copied` copied there first.
       variant: index on the alpha grid.
     """
     passes, tokens, rows = _pass(costs, pair, plan)
@@ -188,7 +188,7 @@ def step_alone_s(costs: CostTables, pair: int, plan: Any, layers: int, variant: 
 
 @jitable
 def _mixed(
-    costs: CostTables, pair: int, plan: Any, layers: int, tokens: int, rows: int, what: int,
+    costs: CostTables, pair: int, plan: Any, layers: int, tokens: int, rows: int, quantity: int,
     body: float, head: float,
 ) -> float:  # fmt: skip
     # Layers run one after another, so seconds and bytes of streamed, copied and kept ones add up.
@@ -196,18 +196,18 @@ def _mixed(
     streamed = layers - plan.kept - plan.copied
     total = (
         streamed * body
-        + plan.copied * costs.filled_body[pair, tokens, COPIED, what]
-        + plan.kept * costs.filled_body[pair, tokens, KEPT, what]
+        + plan.copied * costs.filled_body[pair, tokens, COPIED, quantity]
+        + plan.kept * costs.filled_body[pair, tokens, KEPT, quantity]
     ) / layers
     if streamed > 0:
         return float(total + head)
     which = COPIED if plan.copied > 0 else KEPT
-    return float(total + costs.filled_head[pair, rows, which, what])
+    return float(total + costs.filled_head[pair, rows, which, quantity])
 
 
 @jitable
 def prompt_alone_s(costs: CostTables, pair: int, tokens: int) -> float:
-    """Return the seconds of so many prompt tokens alone, at the first alpha."""
+    """Return the seconds of prompt tokens alone, at the first alpha."""
     most = costs.body_s.shape[1] - 1
     row = max(0, min(tokens, most))
     alone_s = costs.body_s[pair, row, 0] + costs.prefill_attention_s[pair, row]
@@ -216,7 +216,7 @@ def prompt_alone_s(costs: CostTables, pair: int, tokens: int) -> float:
 
 @jitable
 def decode_alone_s(costs: CostTables, pair: int, rows: int, cached: int) -> float:
-    """Return the seconds of a decode step alone, by sequences and KV positions."""
+    """Return a decode step's seconds by sequences and KV positions."""
     width = 1 + costs.verified[pair]
     most = min(costs.body_s.shape[1], costs.head_s.shape[1]) - 1
     n = min(rows, most // width)
@@ -227,7 +227,7 @@ def decode_alone_s(costs: CostTables, pair: int, rows: int, cached: int) -> floa
 
 @inlined
 def step_growth_s(costs: CostTables, pair: int, plan: Any) -> float:
-    """Return the seconds by which each following decode step is longer."""
+    """Return the seconds added by each following decode step."""
     return float(costs.decode_read_s[pair] * plan.growth)
 
 
@@ -235,7 +235,7 @@ def step_growth_s(costs: CostTables, pair: int, plan: Any) -> float:
 def step_bytes(
     costs: CostTables, pair: int, plan: Any, layers: int, variant: int
 ) -> tuple[float, float, float]:
-    """Return a step's link bytes, and the first step's HBM bytes with their growth."""
+    """Return a step's link bytes, and HBM bytes with their growth."""
     passes, tokens, rows = _pass(costs, pair, plan)
     states = 2 * costs.reads[pair, STATE] * (plan.decodes + plan.prefills)  # read and written
     reads = costs.decode_reads[pair]

@@ -20,7 +20,7 @@ __all__ = [
 
 @inlined
 def homes_of(fleet: Fleet, m: int) -> range:
-    """Return the range of model `m` in the list of homes."""
+    """Return model `m`'s range in the list of homes."""
     return range(fleet.home_first[m], fleet.home_first[m + 1])
 
 
@@ -34,7 +34,7 @@ def instances_of(fleet: Fleet, s: Serving, c: int) -> tuple[int, int]:
 
 @jitable
 def entry_of(fleet: Fleet, m: int, c: int) -> int:
-    """Return the index of (model, chip) in the list of homes, or -1."""
+    """Return (model, chip)'s index in the list of homes, or -1."""
     for k in homes_of(fleet, m):
         if fleet.home_chip[k] == c:
             return int(k)
@@ -43,7 +43,7 @@ def entry_of(fleet: Fleet, m: int, c: int) -> int:
 
 @jitable
 def can_hold(fleet: Fleet, s: Serving, k: int, m: int) -> bool:
-    """Return True if model `m`'s weights are, or have room, in a chip's memory."""
+    """Return whether model `m`'s weights are, or fit, in a chip's memory."""
     if s.hold[k].state != ABSENT:
         return True
     chip = s.chip[fleet.home_chip[k]]
@@ -52,7 +52,7 @@ def can_hold(fleet: Fleet, s: Serving, k: int, m: int) -> bool:
 
 @jitable
 def could_hold_weights(fleet: Fleet, s: Serving, k: int, m: int) -> bool:
-    """Return True if `can_hold` would after eviction of the chip's idle instances."""
+    """Return whether `can_hold` would after evictions."""
     if can_hold(fleet, s, k, m):
         return True
     chip = s.chip[fleet.home_chip[k]]
@@ -78,7 +78,7 @@ def _idle_from(s: Serving, m: int, first: int, last: int) -> int:
 
 @jitable
 def hold(w: Loop, k: int, m: int, now_s: float) -> bool:
-    """Pin the weights of model `m`, evicting others; return True if they come from disk."""
+    """Pin model `m`'s weights, evicting others; return whether they come from disk."""
     entry = w.s.hold[k]
     chip = w.s.chip[w.fleet.home_chip[k]]
     entry.last_used_s = now_s
@@ -116,7 +116,7 @@ def arrived(s: Serving, k: int) -> None:
 
 @jitable
 def never_came(fleet: Fleet, s: Serving, k: int, m: int) -> None:
-    """Release the pin of an instance that leaves before its read ended."""
+    """Release the pin of an instance that leaves during its read."""
     if s.hold[k].state == COMING and s.hold[k].pins == 1:
         s.hold[k].state = ABSENT
         s.chip[fleet.home_chip[k]].free_bytes += fleet.weight_bytes[m]
@@ -124,7 +124,7 @@ def never_came(fleet: Fleet, s: Serving, k: int, m: int) -> None:
 
 @jitable
 def let_go(fleet: Fleet, s: Serving, k: int, m: int, now_s: float) -> None:
-    """Unpin the weights of model `m` after its instance left the chip."""
+    """Unpin model `m`'s weights after its instance left."""
     entry = s.hold[k]
     entry.pins -= 1
     entry.last_used_s = now_s

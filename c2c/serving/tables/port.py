@@ -64,7 +64,7 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ready:
-    """A device has loaded a model, which can take its first step."""
+    """A device has loaded a model."""
 
     at_s: float
     device: int
@@ -73,9 +73,9 @@ class Ready:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepEnd:
-    """A device has ended the steps of its report, all or some of those in `RunSteps`.
+    """A device has ended its report's steps, all or some of those in `RunSteps`.
 
-    `finished` are the requests that ended with the last of these steps.
+    `finished` requests ended with the last of them.
     """
 
     at_s: float
@@ -86,7 +86,7 @@ class StepEnd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cancelled:
-    """A client has cancelled a request, which may have ended already."""
+    """A client has cancelled a request, perhaps an ended one."""
 
     at_s: float
     request_id: int
@@ -94,7 +94,7 @@ class Cancelled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceLost:
-    """A device is lost with its content; later reports are ignored."""
+    """A device is lost with its content; its reports are ignored."""
 
     at_s: float
     device: int
@@ -102,7 +102,7 @@ class DeviceLost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlocksLost:
-    """A device has lost its KV blocks, and restarts its work by itself."""
+    """A device has lost its KV blocks, and restarts its work."""
 
     at_s: float
     device: int
@@ -110,7 +110,7 @@ class BlocksLost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceBack:
-    """A lost device is back in service; it holds nothing."""
+    """A lost device is back, empty."""
 
     at_s: float
     device: int
@@ -169,7 +169,7 @@ class ReleaseWeights:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropWeights:
-    """An operator drops a model's weights from memory, unless something needs them."""
+    """An operator drops a model's weights, unless needed."""
 
     at_s: float
     model: int
@@ -206,7 +206,7 @@ class RunSteps:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interrupt:
-    """End the run of decode steps at the next step boundary."""
+    """End the run at the next step boundary."""
 
     device: int
 
@@ -221,7 +221,7 @@ class Unload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Absent:
-    """A list of all models whose weights are not in a chip's memory.
+    """All models whose weights are not in a chip's memory.
 
     Sent at evictions, before the loads that need the room.
     """
@@ -250,17 +250,17 @@ class ForgetBlocks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetAside:
-    """Free the KV cache of a request, which returns with its tokens as its prompt's end."""
+    """Free a request's KV cache, which returns with its tokens as its prompt's end."""
 
     request_id: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandOver:
-    """Hand the KV cache of a request prefilled on another device over to an instance.
+    """Hand a request prefilled elsewhere over to an instance.
 
-    With `kv_bytes` the cache is in host memory until a run names the request; the run waits for it.
-    With `directly` it goes between devices, and `HandedOver` reports its arrival.
+    With `kv_bytes` its KV cache is in host memory until a run names it, and waits for it. With
+    `directly` it goes between devices, and `HandedOver` reports it.
     """
 
     request_id: int
@@ -273,7 +273,7 @@ class HandOver:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Relayout:
-    """Send weights and KV caches for a device's next variant while it serves; ends with `Relaid`.
+    """Send weights and KV caches for a device's next variant; ends with `Relaid`.
 
     It is in force with the first run that names it (`plan.alpha`).
     """
@@ -340,5 +340,5 @@ _Report: Final = _row_type("Report", REPORT_DTYPE)
 
 
 def new_report(**fields: float) -> Any:
-    """Return a report with these fields of `REPORT_DTYPE`, others zero."""
+    """Return a report with these fields of `REPORT_DTYPE`, else zeros."""
     return _Report(**fields)

@@ -480,7 +480,7 @@ class Serving(NamedTuple):
 
 
 class Loop(NamedTuple):
-    """All that a rule of the loop reads and changes, one address in compiled code."""
+    """All that a rule of the loop uses, one address in compiled code."""
 
     fleet: Fleet
     rules: Rules

@@ -43,7 +43,7 @@ def grow_records(state: Serving, extra: int) -> Serving:
 
 
 def grow_models(state: Serving, fleet: Fleet) -> Serving:
-    """Return the state of a larger one-chip fleet that begins with its models."""
+    """Return the state of a larger one-chip fleet with the same first models."""
     extra = len(fleet.deployment) - len(state.model)
     model, hold = _grown(state.model, extra), _grown(state.hold, extra)
     for field in ("active", "wait_head", "wait_tail", "claim_chip"):

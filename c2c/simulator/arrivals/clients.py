@@ -31,7 +31,7 @@ def new_clients(loop: ClosedLoop | None) -> Clients:
 
 @inlined
 def next_free_s(clients: Clients) -> float:
-    """Return the time of the next client's request; inf: all wait for answers."""
+    """Return when a client sends next; inf: all wait for answers."""
     if clients.ring[1] == 0:
         return np.inf
     return float(clients.free_s[clients.ring[0]])
@@ -46,7 +46,7 @@ def take_client(clients: Clients) -> None:
 
 @jitable
 def give_back(clients: Clients, ended: int, now_s: float) -> None:
-    """Return the clients of so many ended requests to thinking."""
+    """Return clients of ended requests to thinking."""
     free_s, ring, size = clients.free_s, clients.ring, len(clients.free_s)
     if size == 0:
         return

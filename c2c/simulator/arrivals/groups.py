@@ -19,7 +19,7 @@ class Ranges:
 
     Attributes:
       of_model: group of each model.
-      first_chip: first chip of each group; chips between two belong to the lower one.
+      first_chip: of each group; chips between two belong to the lower one.
     """
 
     of_model: NDArray[np.int64]
@@ -27,7 +27,7 @@ class Ranges:
 
 
 def groups_of(prepared: Prepared) -> NDArray[np.int64]:
-    """Return the group of each model, numbered in the order of the catalog."""
+    """Return each model's group, numbered in catalog order."""
     fleet = prepared.fleet
     component = _components(fleet, prepared.setup.chips)
     of_model = component[fleet.home_chip[fleet.home_first[:-1]]]

@@ -1,4 +1,4 @@
-"""Turns of sessions, each a time to think after its predecessors."""
+"""Turns of sessions, a time to think after their predecessors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = [
 
 
 class Sessions(NamedTuple):
-    """Graph of the requests, by row in a block of all, and due ones by time and row.
+    """Graph of the requests by row, and due ones by time and row.
 
     The end and the sending of r are nodes r and n + r.
     """
@@ -86,13 +86,13 @@ def begin_turns(block: RequestBlock, ids: np.ndarray, *, is_closed: bool) -> Ses
 
 @inlined
 def next_turn_s(x: Sessions) -> float:
-    """Return the time of the next turn; inf: none."""
+    """Return the next turn's time; inf: none."""
     return float(x.due_s[0]) if x.count[0] > 0 else np.inf
 
 
 @inlined
 def skip_turns(x: Sessions, cursor: Any, n: int) -> None:
-    """Move the cursor past later turns, which are sent when they are due."""
+    """Move the cursor past later turns, sent when due."""
     while cursor[0] < n and x.think_s[cursor[0]] >= 0.0:
         cursor[0] += 1
 
@@ -126,14 +126,14 @@ def _happened(x: Sessions, node: int, now_s: float) -> None:
 
 @inlined
 def turn_sent(x: Sessions, row: int, now_s: float) -> None:
-    """Schedule what comes with a request that is sent now."""
+    """Schedule what comes with a request sent now."""
     if len(x.ids) > 0:
         _happened(x, len(x.ids) + row, now_s)
 
 
 @jitable
 def turns_ended(state: Serving, x: Sessions, first: int, now_s: float) -> int:
-    """Schedule the successors of records from `first` on; return the ended sessions."""
+    """Schedule successors of records from `first` on; return ended sessions."""
     if len(x.ids) == 0:
         return int(state.count[0].out - first)
     ended = 0

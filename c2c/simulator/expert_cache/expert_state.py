@@ -87,7 +87,7 @@ def new_experts(
     devices: int,
     models: int,
 ) -> Experts:
-    """Return empty caches, of minimal size if nothing is cached."""
+    """Return empty caches, minimal without caching."""
     router = tables.router
     layers, experts, most = (
         max(1, int(sizes.max())) for sizes in (router.layers, router.experts, router.per_token)

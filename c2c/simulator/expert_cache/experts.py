@@ -295,7 +295,7 @@ def _lead(state: Serving, i: int) -> int:
 
 @jitable
 def nth_request(x: Experts, state: Serving, d: int) -> int:
-    """Return the index of device `d`'s present request since its cache was filled, from 0."""
+    """Return device `d`'s requests since its cache was filled, from 0."""
     cache, lead = x.cache[d], _lead(state, int(state.plan[d].instance))
     if cache.request != lead:
         cache.request = lead
@@ -305,7 +305,7 @@ def nth_request(x: Experts, state: Serving, d: int) -> int:
 
 @jitable
 def end_sequence(x: Experts, arch: int, d: int) -> None:
-    """Store device `d`'s traced sequence, if traces are of whole ones."""
+    """Store device `d`'s traced sequence, for traces of whole ones."""
     cache, router = x.cache[d], x.tables.router
     how = x.tracing
     if cache.request >= 0 and how.rows > 0 and not how.of_token:
@@ -394,7 +394,7 @@ def _walk_held(x: Experts, state: Serving, arch: int, i: int, d: int, alone_s: f
 def walk_experts(
     policy: Any, prefetch: Any, x: Experts, fleet: Fleet, state: Serving, d: int, alone_s: float
 ) -> tuple[float, float]:
-    """Walk the step of device `d`; return its added seconds and link bytes."""
+    """Walk device `d`'s step; return added seconds and link bytes."""
     i, kind = int(state.plan[d].instance), int(state.device[d].kind)
     arch = int(fleet.deployment[state.instance[i].model].arch)
     tables, cache, how = x.tables, x.cache[d], x.tracing

@@ -34,7 +34,7 @@ def experts_of_step(
     steps: int,
     alone_s: float,
 ) -> tuple[float, float]:
-    """Return the seconds and link bytes that experts add to a run's steps."""
+    """Return seconds and link bytes of experts in a run's steps."""
     if misses.is_used:
         nth = nth_request(experts, state, d)
         waits_s, fetched = steps_missing(misses, fleet, state, d, nth)
@@ -55,7 +55,7 @@ def experts_of_start(
     kind: int,
     d: int,
 ) -> None:
-    """Fill the expert cache of device `d` when model `m` starts there."""
+    """Fill device `d`'s expert cache at model `m`'s start."""
     before = experts.cache[d].model
     if before >= 0 and not misses.is_used:
         arch = int(fleet.deployment[before].arch)

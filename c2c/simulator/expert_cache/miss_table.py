@@ -40,14 +40,14 @@ def no_misses() -> MissTable:
 
 
 @jitable
-def _decodes_until(table: MissTable, arch: int, row: int, steps: int, what: int) -> float:
+def _decodes_until(table: MissTable, arch: int, row: int, steps: int, column: int) -> float:
     # Of the first `steps` decode steps of a request.
     last_step = table.decode.shape[2] - 1
     if steps <= last_step:
-        return float(table.decode[arch, row, steps, what])
+        return float(table.decode[arch, row, steps, column])
     late = last_step - last_step // 4
-    last = table.decode[arch, row, last_step, what]
-    slope = (last - table.decode[arch, row, late, what]) / (last_step - late)
+    last = table.decode[arch, row, last_step, column]
+    slope = (last - table.decode[arch, row, late, column]) / (last_step - late)
     return float(last + (steps - last_step) * slope)
 
 
@@ -75,7 +75,7 @@ def steps_missing(
 
 
 def measured_misses(prepared: Prepared, phases_of: PhasesOf) -> MissTable:
-    """Return the table of a system, measured by the exact walk."""
+    """Return a system's table, measured by the exact walk."""
     system = prepared.setup.system
     cache = replace(system.expert_cache, misses="exact")
     exact = replace(

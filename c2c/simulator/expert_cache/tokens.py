@@ -19,7 +19,7 @@ _NONE: Final = -2  # no position, nor the one before the first
 
 
 class Followed(NamedTuple):
-    """Request whose tokens each of D devices drew last; L layers, K places, E experts.
+    """Requests with the last tokens of D devices; L layers, K places, E experts.
 
     Attributes:
       request: i8[D] id, or -1.
@@ -47,7 +47,7 @@ class Followed(NamedTuple):
 
 
 def nothing_followed(tables: RouterTables, devices: int) -> Followed:
-    """Return the initial state, in which no device has drawn anything."""
+    """Return the initial state, without draws."""
     layers, experts, places = (
         max(1, int(sizes.max())) for sizes in (tables.layers, tables.experts, tables.per_token)
     )
@@ -67,7 +67,7 @@ def nothing_followed(tables: RouterTables, devices: int) -> Followed:
 
 @jitable
 def follow(tables: RouterTables, f: Followed, d: int, arch: int, request: int) -> None:
-    """Set the request, of architecture `arch`, of device `d`'s next tokens."""
+    """Set the request, of architecture `arch`, of device `d`'s tokens."""
     if f.request[d] == request:
         return
     f.request[d] = request
@@ -82,7 +82,7 @@ def follow(tables: RouterTables, f: Followed, d: int, arch: int, request: int) -
 # was drawn. Both give the same experts.
 @inlined
 def draw_token(tables: RouterTables, f: Followed, d: int, arch: int, position: int) -> None:
-    """Draw the token at `position` in all layers at once, which vectorises."""
+    """Draw the token at `position` in all layers at once."""
     layers = tables.layers[arch]
     for layer in range(layers):
         f.here[layer] = hashed(f.key[d, layer], position)
@@ -93,10 +93,10 @@ def draw_token(tables: RouterTables, f: Followed, d: int, arch: int, position: i
 
 @inlined
 def _expert(
-    tables: RouterTables, arch: int, topic: int, layer: int, row: int, drawn: int
+    tables: RouterTables, arch: int, topic: int, layer: int, row: int, draw: int
 ) -> int:  # fmt: skip
-    rank = int(tables.guide[arch, row, drawn >> GUIDE_SHIFT])
-    while tables.cut[arch, row, rank] <= drawn:
+    rank = int(tables.guide[arch, row, draw >> GUIDE_SHIFT])
+    while tables.cut[arch, row, rank] <= draw:
         rank += 1
     return int(tables.order[arch, topic, layer, rank])
 
@@ -137,7 +137,7 @@ def _another(
 def token_experts(
     tables: RouterTables, f: Followed, d: int, arch: int, layer: int, position: int, out: Any
 ) -> None:
-    """Write the experts of the last drawn token in a layer, all different."""
+    """Write the last token's experts in a layer, all different."""
     topic = f.topic[d]
     if f.at[d, layer] == position - 1:
         for k in range(tables.per_token[arch]):

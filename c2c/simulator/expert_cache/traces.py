@@ -41,7 +41,7 @@ class Traces(NamedTuple):
 
 
 def new_traces(rows: int, layers: int, experts: int, models: int = 1, matrices: int = 1) -> Traces:
-    """Return empty stores, and so many matrices to compare with them."""
+    """Return empty stores, and matrices to compare."""
     return Traces(
         count=np.zeros(models, np.int64),
         rows=np.zeros((models, layers, experts, rows), np.float32),
@@ -58,7 +58,7 @@ def new_traces(rows: int, layers: int, experts: int, models: int = 1, matrices: 
 
 @jitable
 def forget_tokens(traces: Traces, k: int, layer: int, model: int) -> None:
-    """Clear the counts of a layer of matrix `k`, which is of a model."""
+    """Clear a layer's counts in matrix `k`."""
     traces.square[k, layer] = 0.0
     for row in range(traces.count[model]):
         traces.dots[k, layer, row] = 0.0
@@ -106,7 +106,7 @@ def _compare(traces: Traces, k: int, layer: int, model: int) -> None:
 
 @jitable
 def compare_layer(traces: Traces, k: int, layer: int, model: int) -> tuple[int, float]:
-    """Return the row most similar to matrix `k` up to this layer, and its similarity."""
+    """Return the row most similar to matrix `k` up to a layer, and the similarity."""
     _compare(traces, k, layer, model)
     # No cosine is below 0, and the bits of such numbers have their order: the machine compares
     # several whole numbers at once, not several floating ones.
@@ -157,10 +157,10 @@ def predict(
     traces: Traces, model: int, row: int, layer: int, mass: float, least: int, experts: int,
     chance: Any, want: Any,
 ) -> None:  # fmt: skip
-    """Write the probabilities of a stored layer, and those of the experts to fetch.
+    """Write a stored layer's probabilities, and those to fetch.
 
     Args:
-      mass: probability to be fetched, likeliest experts first; 1: all.
+      mass: probability to fetch, likeliest experts first; 1: all.
       least: fewest experts fetched.
       chance: f8[layers, experts] output, probabilities.
       want: f8[layers, experts] output, 0: not to fetch.
@@ -203,13 +203,13 @@ def store(
     traces: Traces, router: RouterTables, arch: int, model: int, request: int, matrix: Any, k: int,
     share: float, is_compared: bool,
 ) -> int:  # fmt: skip
-    """Store `matrix[k]`, in a full store over the row most similar to it; return the row.
+    """Store `matrix[k]`, if full over the row most similar to it; return the row.
 
     Args:
       matrix: counts [.., layer, expert].
       k: index on its first axis.
-      share: weight of the embeddings in the similarity.
-      is_compared: whether the last comparison covered all layers.
+      share: weight of embeddings.
+      is_compared: whether all layers were compared.
     """
     _embed(traces, router, model, request)
     layers = router.layers[arch]

@@ -21,7 +21,7 @@ _CHILDREN: Final = 8  # of a node; node k has _CHILDREN * k and those that follo
 # same tree. A chip is replayed once, after the event; every node above it compares its children's
 # times, which are adjacent in one cache line.
 class Tournament(NamedTuple):
-    """Nodes over chips; each holds the first end below it: device and time."""
+    """Nodes over chips; each has the first end below: device and time."""
 
     end_s: Any  # f8[nodes]
     device: Any  # i8[nodes]
@@ -85,5 +85,5 @@ def replay(
 
 @inlined
 def next_end(tournament: Tournament, root: int) -> tuple[int, float]:
-    """Return the device or wire below `root` that ends first, and its time; inf: none."""
+    """Return the device or wire below `root` that ends first, and when; inf: none."""
     return int(tournament.device[root]), float(tournament.end_s[root])

@@ -48,7 +48,7 @@ def share_among_works(
     c: int,
     now_s: float,
 ) -> None:
-    """Share the resources of chip `c`, and re-time its phases."""
+    """Share chip `c`'s resources, and re-time its phases."""
     chip, link = state.chip[c], world.link[c]
     world.resources.capacity[LINK] = machine.capacity[c]
     world.resources.capacity[DISK] = machine.disk[c]
@@ -64,7 +64,7 @@ def share_among_works(
 def follow_works(
     rules: Rules, machine: Machine, state: Serving, world: World, d: int, now_s: float
 ) -> bool:
-    """Handle the end of a work in row `d`; return False if its phase has ended."""
+    """Handle the end of a work in row `d`; False: the phase has ended."""
     if not follow_run(world.works, d, world.phase[d], now_s):
         return False
     c = state.device[d % len(state.device)].chip
@@ -82,7 +82,7 @@ def begin_start(
     d: int,
     now_s: float,
 ) -> None:
-    """Begin a start on device `d`; without works it ends at once."""
+    """Begin a start on device `d`; without works it ends."""
     inst = state.instance[state.plan[d].instance]
     number = machine.start_plan[inst.model, state.device[d].kind, inst.cold]
     state.split[d] = 0
@@ -133,7 +133,7 @@ def stop_works(
     d: int,
     now_s: float,
 ) -> float:
-    """Shorten the run of device `d` to the step under way; return its next event."""
+    """Shorten device `d`'s run to the present step; return its next event."""
     return stop_run(world.works, d, world.phase[d], world.end_s[d], now_s)
 
 
@@ -145,7 +145,7 @@ def end_works(
     d: int,
     now_s: float,
 ) -> None:
-    """End the run of device `d` on chip `c` and account its resources."""
+    """End device `d`'s run on chip `c` and account its resources."""
     end_run(world.works, c, d, world.phase[d], now_s >= world.end_s[d], now_s)
 
 
@@ -200,7 +200,7 @@ def end_relayout(
     row: int,
     now_s: float,
 ) -> int:
-    """End the relayout of a row; return its device."""
+    """End a row's relayout; return its device."""
     d = row - len(state.device)
     p, c = world.phase[row], state.device[d].chip
     account(world, c, now_s)

@@ -1,4 +1,4 @@
-"""Progress of a phase whose speed changes with the link share."""
+"""Progress of a phase by the link share."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _ON_BOUNDARY: Final = 1e-9
 # share.
 @inlined
 def span_s(base_s: float, slope_s: float, limit_s: float, first: int, count: int) -> float:
-    """Return the seconds of steps first .. first+count-1, the sum of max(base+slope*j, limit)."""
+    """Return the seconds of steps first .. first+count-1: the sum of max(base+slope*j, limit)."""
     if count <= 0:
         return 0.0
     limited = 0
@@ -83,7 +83,7 @@ def _step_s(p: Any, j: int) -> float:
 
 @inlined
 def remaining_s(p: Any) -> float:
-    """Return the seconds from `p.at_s` to the end of the phase at the present share."""
+    """Return the seconds from `p.at_s` to the phase's end at the present share."""
     if p.done >= p.steps:
         return 0.0
     rest = span_s(p.base_s, p.slope_s, p.limit_s, p.done + 1, p.steps - p.done - 1)
@@ -116,7 +116,7 @@ def _steps_within(p: Any, first: int, most: int, seconds: float) -> int:
 
 @inlined
 def advance(p: Any, now_s: float) -> None:
-    """Advance the progress of phase `p` to `now_s` at its share until now."""
+    """Advance phase `p`'s progress to `now_s` at its share."""
     seconds = now_s - p.at_s
     if seconds <= 0.0:
         return

@@ -26,7 +26,7 @@ def share_rows(
     works: Works, phase: Any, busy: Any, end_s: Any, first: int, last: int, beside: int, link: int,
     by_age: bool, now_s: float, r: Resources,
 ) -> float:  # fmt: skip
-    """Share a chip's resources among its rows and re-time them; return bytes/s over the link."""
+    """Share a chip's resources and re-time its rows; return link bytes/s."""
     once, several = 0, 0  # bits of the resources that a row uses, or several
     rows = (last - first) * (2 if beside > 0 else 1)
     for k in range(rows):

@@ -55,7 +55,7 @@ def put_on(
     wires: Wires, d: int, slot: int, request_id: int, target: int, size: float, seconds: float,
     now_s: float,
 ) -> float:  # fmt: skip
-    """Queue a request's cache on device `d`'s wire; return the next arrival's time."""
+    """Queue a request's cache on device `d`'s wire; return the next arrival."""
     wire, k = wires.wire[d], wires.unused[0]
     row = wires.sent[k]
     wires.unused[0] = row.next
@@ -72,7 +72,7 @@ def put_on(
 
 @jitable
 def take_off(wires: Wires, d: int) -> tuple[int, int, float, float]:
-    """Remove device `d`'s arrived transfer; return it with the next time."""
+    """Remove device `d`'s arrived transfer; return it and the next time."""
     wire = wires.wire[d]
     k = wire.first
     row = wires.sent[k]

@@ -125,7 +125,7 @@ def _size(split: Any, home: int, column: int) -> int:
 
 @jitable
 def write_plan(plans: Plans, works: Works, d: int, p: int, split: Any) -> None:
-    """Write the works of plan `p` for such a step into row `d`."""
+    """Write plan `p`'s works for a step into row `d`."""
     step = works.step[d]
     step.works = plans.count[p]
     step.inside = plans.inside[p]
@@ -158,7 +158,7 @@ def write_plan(plans: Plans, works: Works, d: int, p: int, split: Any) -> None:
 
 @jitable
 def link_amount(works: Works, d: int, link: int) -> float:
-    """Return the amount of `link` that row `d`'s first step takes."""
+    """Return row `d`'s first step's amount of `link`."""
     total = 0.0
     for w in range(works.step[d].works):
         for u in range(DRAWS):
@@ -208,7 +208,7 @@ def _line(works: Works, d: int, steps: int) -> tuple[int, float, float]:
 # longer while its resources do not meet its demand.
 @jitable
 def begin_run(works: Works, d: int, p: Any, now_s: float, stands_s: float, is_old: bool) -> None:
-    """Begin `p.steps` steps of row `d`'s plan, while its longest path stays."""
+    """Begin `p.steps` steps of row `d`, while its longest path stays."""
     step = works.step[d]
     if not (is_old and step.ended_s >= now_s):
         works.begun[0] += 1
@@ -225,7 +225,7 @@ def begin_run(works: Works, d: int, p: Any, now_s: float, stands_s: float, is_ol
 
 @jitable
 def walk(works: Works, d: int, p: Any) -> None:
-    """Walk the works of row `d` from the present state of its run's closed form."""
+    """Walk row `d`'s works from the state of the closed form."""
     _path_s(works, d, p.done)
     passed = p.part * (p.base_s + p.slope_s * p.done)
     works.step[d].is_fresh = 1 if p.part <= 0.0 else 0
@@ -308,7 +308,7 @@ def bring_up(works: Works, d: int, p: Any, now_s: float) -> None:
 
 @jitable
 def follow_run(works: Works, d: int, p: Any, now_s: float) -> bool:
-    """Handle the end of a work of row `d`; return False if its run has ended."""
+    """Handle the end of a work of row `d`; False: the run has ended."""
     if p.works <= 1:
         return False
     works.step[d].is_fresh = 0
@@ -323,7 +323,7 @@ def follow_run(works: Works, d: int, p: Any, now_s: float) -> bool:
 
 @jitable
 def stop_run(works: Works, d: int, p: Any, ends_s: float, now_s: float) -> float:
-    """End a run at its next step boundary; return the row's next event."""
+    """End a run at its step boundary; return the row's next event."""
     if p.works <= 1:
         stop_at_boundary(p, now_s)
         return float(p.at_s + remaining_s(p))

@@ -123,7 +123,7 @@ class World(NamedTuple):
 
 
 def new_world(machine: Machine, state: Serving, timeline_rows: int, chips: Any = (0,)) -> World:
-    """Return the world before the first event; at most `timeline_rows` phases are kept."""
+    """Return the initial world; at most `timeline_rows` phases are kept."""
     n, works = len(state.device), machine.plans.after.shape[1]
     widest = int((state.chip.last - state.chip.first).max())
     if len(machine.way_on) > 0:  # a second row for each: its relayout
@@ -163,13 +163,13 @@ def account(world: World, c: int, now_s: float) -> None:
 
 @inlined
 def relayouts_at(state: Serving, world: World) -> int:
-    """Return the row of the first device's relayout; 0 where lanes have none."""
+    """Return the first relayout's row; 0 without relayouts."""
     return len(state.device) if len(world.phase) > len(state.device) else 0
 
 
 @inlined
 def note_ends(state: Serving, world: World, c: int) -> None:
-    """Update the next event after ends of phases on chip `c` have changed."""
+    """Update the next event after changed ends on chip `c`."""
     chip = state.chip[c]
     devices = len(state.device)
     beside = devices if len(world.end_s) > devices else 0

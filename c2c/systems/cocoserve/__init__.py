@@ -1,4 +1,4 @@
-"""CoCoServe: replication and migration of layers between devices while a model serves."""
+"""CoCoServe: replication and migration of layers while a model serves."""
 
 from c2c.systems.cocoserve.costs import (
     Held,

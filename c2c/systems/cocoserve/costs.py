@@ -36,8 +36,8 @@ class OperationCosts:
     """Fixed costs of operations on a chip, from `conf/operations/<chip>.yaml`.
 
     Attributes:
-      operation_s: seconds of every replication and migration beside the copy.
-      coordination_s: further seconds of a replication.
+      operation_s: of replication and migration beside the copy.
+      coordination_s: further, of a replication.
     """
 
     process_bytes: FromZero
@@ -53,7 +53,7 @@ def _operations_chip(chip: str) -> str:
 
 
 def operations_lines(chips: Sequence[str]) -> tuple[str, ...]:
-    """Return a line if the paper's chip stands for others."""
+    """Return a line if the paper's chip is assumed."""
     others = [name for name in chips if _operations_chip(name) != name]
     return (
         f"operations: seconds and bytes of {OPERATIONS_CHIP} stand for those of "
@@ -62,10 +62,10 @@ def operations_lines(chips: Sequence[str]) -> tuple[str, ...]:
 
 
 def operation_costs(chip: str = OPERATIONS_CHIP) -> OperationCosts:
-    """Return the fixed costs of operations on a chip, or on the paper's if it has no file.
+    """Return the fixed costs of operations on a chip, by default the paper's.
 
     Raises:
-      DataError: a value is missing, below 0 or without a source.
+      DataError: a missing, negative or unsourced value.
     """
     path = conf_file("operations", _operations_chip(chip))
     constants = read_constants(path, [f.name for f in fields(OperationCosts)])
@@ -79,22 +79,22 @@ def _static() -> dict[str, tuple[float, Source]]:
 
 
 def static_host_s() -> float:
-    """Return the fitted host seconds of a step with a library's static batches."""
+    """Return the fitted host seconds of a static batch's step."""
     return _static()["host_s"][0]
 
 
 def fitted_claims() -> frozenset[str]:
-    """Return the published values that these costs are fitted to."""
+    """Return the published values of the fit."""
     path = conf_dir() / "operations" / f"{OPERATIONS_CHIP}.yaml"
     constants = read_constants(path, [f.name for f in fields(OperationCosts)]) | _static()
     return frozenset(claim for _, source in constants.values() for claim in source.claims)
 
 
 def moved_bytes(operation: Operation, spec: ModelSpec, kv_tokens: int = 0) -> int:
-    """Return the bytes that an operation sends over the link.
+    """Return an operation's link bytes.
 
     Args:
-      kv_tokens: tokens of KV that move with each layer.
+      kv_tokens: tokens of KV moved with each layer.
     """
     weights = 0 if operation.kind == "evict" else module_of(spec, operation.module).bytes
     kv = kv_bytes(spec, kv_tokens) if operation.with_kv else 0
@@ -102,7 +102,7 @@ def moved_bytes(operation: Operation, spec: ModelSpec, kv_tokens: int = 0) -> in
 
 
 def operation_bytes(operation: Operation, spec: ModelSpec, costs: OperationCosts) -> int:
-    """Return the bytes of blocks that an operation takes on its target, without KV."""
+    """Return an operation's block bytes on its target, without KV."""
     if operation.kind == "evict":
         return 0
     module_bytes = module_of(spec, operation.module).allocated_bytes
@@ -131,8 +131,8 @@ class Held:
     """Bytes that a model takes on a device.
 
     Attributes:
-      kv: KV of the rows that the device computes.
-      process: bytes of the process; 0 on the first device.
+      kv: KV of rows computed there.
+      process: 0 on the first device.
     """
 
     weights: int
@@ -148,7 +148,7 @@ class Held:
 def memory_of(
     placement: Placement, spec: ModelSpec, costs: OperationCosts, *, batch: int, context: int
 ) -> dict[int, Held]:
-    """Return the bytes that each device of a placement holds; off the first one in whole blocks.
+    """Return each device's bytes; off the first one in whole blocks.
 
     Args:
       context: tokens of KV a row.
@@ -174,13 +174,13 @@ def memory_of(
     }
 
 
-def check_room(held: Mapping[int, Held], capacity: Mapping[int, float]) -> None:
-    """Raise if a placement needs more memory on a device than is free.
+def check_room(memory: Mapping[int, Held], capacity: Mapping[int, float]) -> None:
+    """Refuse a placement that exceeds free memory.
 
     Raises:
       SettingError: a device without room.
     """
-    for device, needed in sorted(held.items()):
+    for device, needed in sorted(memory.items()):
         free = capacity.get(device, 0.0)
         if needed.total > free:
             raise SettingError(

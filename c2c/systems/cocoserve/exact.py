@@ -22,13 +22,13 @@ MOST_DEVICES: Final = 3
 
 
 def exact(placement: Placement, room: Room, estimate: Estimate) -> Placement:
-    """Return the placement with the best estimate among all that add copies.
+    """Return the placement of best estimate with added copies.
 
     Args:
-      room: number of copies that each device has room for.
+      room: copies that each device has room for.
 
     Raises:
-      SettingError: room on more than `MOST_DEVICES` devices.
+      SettingError: more than `MOST_DEVICES` devices with room.
     """
     candidates = [d for d in sorted(room) if room[d] > 0]
     if len(candidates) > MOST_DEVICES:
@@ -75,7 +75,7 @@ class _Axis:
 
     Attributes:
       held: bool[layers].
-      per_run: cost of a run of adjacent layers, in unscaled steps.
+      per_run: cost of a run of layers, in unscaled steps.
     """
 
     device: int
@@ -95,7 +95,7 @@ class _Axis:
 def _solved(
     axes: Sequence[_Axis], fixed: npt.NDArray[np.int64], weight: float
 ) -> list[npt.NDArray[np.bool_]]:
-    """Return for each axis a bool[layers], True for a layer that its device holds."""
+    """Return bool[layers] for each axis: layers that its device holds."""
     d, n = len(axes), len(fixed)
     costs = np.full((2,) * d + tuple(a.states for a in axes), np.inf)
     costs[(0,) * (2 * d)] = 0.0

@@ -29,10 +29,10 @@ type _Shares = tuple[tuple[int, int], ...]  # device and rows, the first device 
 def fastest(
     devices: Devices, free_bytes: Mapping[int, float], *, batch: int, context: int, first: int = 0
 ) -> Placement:
-    """Return a placement with a nearly shortest step and at most one run a device.
+    """Return a placement with a nearly shortest step, at most a run a device.
 
     Args:
-      free_bytes: by device: on the first for KV, on others for copies and their KV.
+      free_bytes: by device: on the first for KV, else for copies and their KV.
       context: tokens of KV a row.
 
     Raises:

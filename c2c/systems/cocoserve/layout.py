@@ -93,87 +93,87 @@ class Scaling:
 
 
 def placement_of(
-    given: Scaling, spec: ModelSpec, node: Node, first: int, share: float = 1.0
+    settings: Scaling, spec: ModelSpec, node: Node, first: int, share: float = 1.0
 ) -> Placement:
-    """Return the placement of an instance, scaled by a share of its settings.
+    """Return an instance's placement, scaled by a share of its settings.
 
     Args:
-      share: 0 for unscaled, 1 for fully scaled.
+      share: 0: unscaled, 1: fully scaled.
 
     Raises:
-      SettingError: more layers than the model has, or more copies than the node has devices for.
+      SettingError: too many layers or copies.
     """
     where, n = "system.layout", spec.layers
-    if given.split > min(n, len(node.gpus)):
+    if settings.split > min(n, len(node.gpus)):
         allowed = f"at most {min(n, len(node.gpus))} devices, for {spec.name} over {node.name}"
-        raise SettingError(f"{where}.split", given.split, allowed)
-    if given.split > 1:
-        return Placement.in_runs(n, given.split)
-    placement, others = Placement.unscaled(n, first), _targets(given, node, first)
+        raise SettingError(f"{where}.split", settings.split, allowed)
+    if settings.split > 1:
+        return Placement.in_runs(n, settings.split)
+    placement, others = Placement.unscaled(n, first), _targets(settings, node, first)
     if share == 0.0:
         return placement
-    if given.way != "layers":
-        return _planned(given, spec, node, placement, others, share)
+    if settings.way != "layers":
+        return _planned(settings, spec, node, placement, others, share)
     for name in ("replicated", "migrated"):
-        if getattr(given, name) > n:
+        if getattr(settings, name) > n:
             allowed = f"at most {n} layers, for {spec.name}"
-            raise SettingError(f"{where}.{name}", getattr(given, name), allowed)
-    if given.replicated + given.migrated > n:
-        allowed = f"at most {n - given.replicated} beside replicated={given.replicated}"
-        raise SettingError(f"{where}.migrated", given.migrated, allowed)
-    used = (given.copies - 1) * given.over if given.replicated else 0
-    if max(used, int(given.migrated > 0)) > len(others):
+            raise SettingError(f"{where}.{name}", getattr(settings, name), allowed)
+    if settings.replicated + settings.migrated > n:
+        allowed = f"at most {n - settings.replicated} beside replicated={settings.replicated}"
+        raise SettingError(f"{where}.migrated", settings.migrated, allowed)
+    used = (settings.copies - 1) * settings.over if settings.replicated else 0
+    if max(used, int(settings.migrated > 0)) > len(others):
         allowed = f"copies on at most {len(others)} other devices"
-        raise SettingError(f"{where}.copies", given.copies, allowed)
-    if given.migrated:
-        moved = range(n - round(share * given.migrated), n)
+        raise SettingError(f"{where}.copies", settings.copies, allowed)
+    if settings.migrated:
+        moved = range(n - round(share * settings.migrated), n)
         placement = placement.migrated(moved, first, others[0])
-    layers = round(share * given.replicated)
-    for copy in range(given.copies - 1):
-        for part, run in enumerate(np.array_split(np.arange(layers), given.over)):
+    layers = round(share * settings.replicated)
+    for copy in range(settings.copies - 1):
+        for part, run in enumerate(np.array_split(np.arange(layers), settings.over)):
             if len(run):
-                device = others[copy * given.over + part]
+                device = others[copy * settings.over + part]
                 placement = placement.replicated(map(int, run), device)
     return placement
 
 
-def _relieved(placement: Placement, given: Scaling, node: Node, step: int) -> Placement:
+def _relieved(placement: Placement, settings: Scaling, node: Node, step: int) -> Placement:
     if step == 0:
         return placement
-    n, device = placement.layers, _targets(given, node, placement.first)[0]
-    moved = round(step / given.reliefs * (given.moved or n // 2))
+    n, device = placement.layers, _targets(settings, node, placement.first)[0]
+    moved = round(step / settings.reliefs * (settings.moved or n // 2))
     layers = [k for k in range(n - moved, n) if not placement.holds(k, device)]
     return placement.migrated(layers, placement.first, device) if layers else placement
 
 
-def _targets(given: Scaling, node: Node, first: int) -> list[int]:
+def _targets(settings: Scaling, node: Node, first: int) -> list[int]:
     count = len(node.gpus)
     if first not in range(count):
         raise SettingError("system.layout.firsts", first, f"0 to {count - 1} of {node.name}")
-    free = [d for d in range(count) if d not in given.firsts]
-    turn = given.firsts.index(first) % max(1, len(free))
-    index = given.firsts.index(first)
+    free = [d for d in range(count) if d not in settings.firsts]
+    turn = settings.firsts.index(first) % max(1, len(free))
+    index = settings.firsts.index(first)
     others = [
-        *given.firsts[index + 1 :],
-        *given.firsts[:index],
+        *settings.firsts[index + 1 :],
+        *settings.firsts[:index],
     ]  # devices of other instances come last
     return [*free[turn:], *free[:turn], *others]
 
 
 def _planned(
-    given: Scaling, spec: ModelSpec, node: Node, placement: Placement, others: list[int],
+    settings: Scaling, spec: ModelSpec, node: Node, placement: Placement, others: list[int],
     share: float,
 ) -> Placement:  # fmt: skip
     link = node.link(placement.first, others[0]) if others else None
     if link is None:
-        raise SettingError("system.layout.way", given.way, "layers: no device can have copies")
+        raise SettingError("system.layout.way", settings.way, "layers: no device can have copies")
     gpu = node.platforms[placement.first].gpu
     allotted = module_of(spec, LAYER).allocated_bytes
     free = dict.fromkeys(
-        others, share * (1.0 - given.kv_share) * gpu.hbm_bytes * given.memory_share
+        others, share * (1.0 - settings.kv_share) * gpu.hbm_bytes * settings.memory_share
     )
     room = room_of(free, {}, layer_bytes=allotted, layers=spec.layers)
-    if given.way == "printed":
+    if settings.way == "printed":
         gamma = gamma_of(1.0, gpu.bf16_tflops, link.gbps, spec.hidden)
         return scale_up(placement, room, Estimate.printed(gamma), candidates="anywhere")
     devices = devices_of(spec, node, most_rows=1)
@@ -184,12 +184,12 @@ def _planned(
 
 
 def scaled_layout(
-    given: Scaling, spec: ModelSpec, node: Node, *, rows: int, tokens: int,
+    settings: Scaling, spec: ModelSpec, node: Node, *, rows: int, tokens: int,
     costs: OperationCosts | None = None, link_gbps: float | None = None,
 ) -> StepLayout:  # fmt: skip
     """Return the layout of a model over a node, a placement a variant."""
     fixed = costs or operation_costs(node.chips[0])
-    return _Over(given, spec, node, rows, tokens, fixed, link_gbps).layout()
+    return _Over(settings, spec, node, rows, tokens, fixed, link_gbps).layout()
 
 
 def _prepare(context: Context) -> SystemSpec:
@@ -226,28 +226,28 @@ SYSTEM: Final = Mechanism(
 # layers and moves keys and values while serving goes on.
 class _Over:
     def __init__(
-        self, given: Scaling, spec: ModelSpec, node: Node, rows: int, tokens: int,
+        self, settings: Scaling, spec: ModelSpec, node: Node, rows: int, tokens: int,
         costs: OperationCosts, link_gbps: float | None = None,
     ) -> None:  # fmt: skip
-        self.given, self.spec, self.node, self.costs = given, spec, node, costs
+        self.settings, self.spec, self.node, self.costs = settings, spec, node, costs
         self.rows, self.tokens = rows, tokens
         self.devices: Devices = devices_of(spec, node, most_rows=max(rows, tokens))
-        shares = np.linspace(0.0, 1.0, given.between + 2)
-        scales = given.way != "layers" or given.replicated or given.migrated
+        shares = np.linspace(0.0, 1.0, settings.between + 2)
+        scales = settings.way != "layers" or settings.replicated or settings.migrated
         self.placements = [
             [
-                _relieved(placement_of(given, spec, node, f, float(s)), given, node, step)
+                _relieved(placement_of(settings, spec, node, f, float(s)), settings, node, step)
                 for s in (shares if scales else (0.0,))
-                for step in range(given.reliefs + 1)
+                for step in range(settings.reliefs + 1)
             ]
-            for f in given.firsts
+            for f in settings.firsts
         ]
         self._layers: dict[tuple[int, int, bool], Cost] = {}
         self.read = {} if link_gbps is None else self._read(link_gbps)
 
     def _read(self, link_gbps: float) -> dict[int, StepTable]:
         used = {d for sequence in self.placements for p in sequence for d in p.devices}
-        share_gbps = link_gbps / max(1, len(used) - len(self.given.firsts))
+        share_gbps = link_gbps / max(1, len(used) - len(self.settings.firsts))
         most, chip = max(self.rows, self.tokens), self.node.chip
         assert chip is not None  # as `read_gbps` is of slices only
         constants = load_constants(calibration_for(chip.name))
@@ -269,12 +269,12 @@ class _Over:
         ways = dict.fromkeys(name for a, b in pairs for name in self.node.ways(a, b))
         links = [name for name in ways if name not in RESOURCES]
         return StepLayout(
-            name=f"{self.given.way} over {self.node.name}",
+            name=f"{self.settings.way} over {self.node.name}",
             resources=(*map(_name, used), *links),
             lanes=tuple(self._lane(sequence) for sequence in self.placements),
             gpus=tuple((_name(d), one) for d, one in enumerate(self.node.platforms)),
             switch_s=self.costs.coordination_s,
-            reliefs=self.given.reliefs,
+            reliefs=self.settings.reliefs,
             streams=bool(self.read),
             notes=tuple(self._note(sequence[-1]) for sequence in self.placements),
             memories=self._memories(used),
@@ -300,7 +300,7 @@ class _Over:
 
     def _memories(self, used: Sequence[int]) -> dict[str, float]:
         size, outside = layer_bytes(self.spec)
-        room = {d: self.given.memory_share * self.node.platforms[d].gpu.hbm_bytes for d in used}
+        room = {d: self.settings.memory_share * self.node.platforms[d].gpu.hbm_bytes for d in used}
         for placements in self.placements:
             room[placements[0].first] -= outside
             for d, layers in self._always(placements).items():
@@ -316,7 +316,7 @@ class _Over:
         return {_name(d): rest_bytes for d, rest_bytes in room.items()}
 
     def _lane(self, placements: Sequence[Placement]) -> Lane:
-        unscaled = self.given.reliefs + 1
+        unscaled = self.settings.reliefs + 1
         paths = [self._paths(p, scaled=k >= unscaled) for k, p in enumerate(placements)]
         homes = list(dict.fromkeys(path for group in paths for path in group))
         return Lane(
@@ -338,14 +338,14 @@ class _Over:
         counts = set(placement.counts) - {1}
         if len(counts) > 1:
             raise SettingError(
-                "system.layout.way", self.given.way,
+                "system.layout.way", self.settings.way,
                 f"a plan with one number of copies beside 1; it has {sorted(counts)}",
             )  # fmt: skip
         paths = [
             tuple(devices[min(j, len(devices) - 1)] for devices in placement.copies)
             for j in range(max(counts, default=1))
         ]
-        return paths[1:] if scaled and self.given.kv == "copies" and len(paths) > 1 else paths
+        return paths[1:] if scaled and self.settings.kv == "copies" and len(paths) > 1 else paths
 
     def _copies(self, placement: Placement, all_of: Sequence[Placement]) -> tuple[Copy, ...]:
         allotted = module_of(self.spec, LAYER).allocated_bytes
@@ -435,7 +435,7 @@ class _Over:
 
     def _rest(self, first: int, after: tuple[str, ...]) -> Work:
         table, rows = self.devices.tables[first], np.arange(1, self.rows + 1)
-        one_s, host_s = table.head_s[1, 0], table.step_overhead_s + self.given.host_s
+        one_s, host_s = table.head_s[1, 0], table.step_overhead_s + self.settings.host_s
         more = _curve(rows, table.head_s[rows, 0] - one_s)
         head = Cost(tokens=_constant(one_s), decode=more)
         seconds = Cost(tokens=_constant(one_s + host_s), decode=more)

@@ -36,7 +36,7 @@ BLOCK_BYTES: Final = 2 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matrix:
-    """`count` equal weight matrices [k, n], of which a token uses `taken`."""
+    """`count` equal weight matrices [k, n]; a token uses `taken`."""
 
     k: int
     n: int
@@ -46,11 +46,11 @@ class Matrix:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Module:
-    """A part of a layer: its weights without norms, and the size of its attention.
+    """A part of a layer: weights without norms, and the attention's size.
 
     Attributes:
       name: attention, feed_forward, layer, kv, or a projection.
-      scores: heads x head size if the module computes attention; else 0.
+      scores: heads x head size with attention; else 0.
     """
 
     name: str
@@ -70,16 +70,16 @@ class Module:
         return sum(-(-size // BLOCK_BYTES) * BLOCK_BYTES * count for size, count in pairs)
 
     def flops(self, tokens: int) -> int:
-        """Return the operations of a prompt by its tokens, all pairs scored."""
+        """Return a prompt's operations by its tokens, all pairs scored."""
         products = 2 * tokens * sum(m.k * m.n * m.taken for m in self.matrices)
         return products + 4 * tokens * tokens * self.scores
 
 
 def modules(spec: ModelSpec) -> Mapping[str, Module]:
-    """Return the modules of a model's layer by name; all but `kv` have weights.
+    """Return a layer's modules by name; all but `kv` have weights.
 
     Raises:
-      SettingError: a model whose layers are not alike or have unknown parts.
+      SettingError: unlike layers or unknown parts.
     """
     check_plain_layers(spec)
     if spec.dense_layers:
@@ -132,7 +132,7 @@ def module_of(spec: ModelSpec, name: str) -> Module:
 
 
 def sizes(spec: ModelSpec, kv_tokens: int = 0) -> dict[str, float]:
-    """Return the bytes of each module, with its KV, on a target."""
+    """Return each module's bytes, with its KV, on a target."""
     kv = kv_bytes(spec, kv_tokens)
     with_kv = ("attention", LAYER, KV)
     return {
@@ -147,7 +147,7 @@ def kv_bytes(spec: ModelSpec, tokens: int = 1) -> int:
 
 
 def layer_bytes(spec: ModelSpec) -> tuple[int, int]:
-    """Return the bytes of a layer, and of all weights outside layers."""
+    """Return a layer's bytes, and those outside layers."""
     plain = replace(
         spec, layers=1, partial_window=0, partial_window_layers=0, window_layers=(), dense_layers=()
     )

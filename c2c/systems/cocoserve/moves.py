@@ -21,13 +21,13 @@ def after(
     *,
     requests: Collection[int] = (),
 ) -> tuple[Spread, dict[int, Path]]:
-    """Return the spread after an operation, and the paths of running requests.
+    """Return the spread after an operation, and requests' paths.
 
     Args:
-      requests: requests that move to new copies.
+      requests: that move to new copies.
 
     Raises:
-      SettingError: parts of layers, or impossible on the spread.
+      SettingError: parts of layers, or impossible.
     """
     if operation.module != LAYER:
         raise SettingError("operation.module", operation.module, f"{LAYER}: whole layers move live")

@@ -16,8 +16,8 @@ class Operation:
     """One operation on a served model.
 
     Attributes:
-      kind: replicate; migrate; evict (moves the KV to another copy).
-      with_kv: whether KV of the layers moves too.
+      kind: replicate; migrate; evict (KV moves to another copy).
+      with_kv: whether KV moves too.
     """
 
     kind: Literal["replicate", "migrate", "evict"]
@@ -29,9 +29,9 @@ class Operation:
 
 
 def operations_between(before: Placement, after: Placement) -> tuple[Operation, ...]:
-    """Return the operations that change one placement into another.
+    """Return the operations between two placements.
 
-    Migrations are first because they free memory; evictions are last.
+    Migrations, which free memory, are first, evictions last.
     """
     layers_of: dict[tuple[str, int, int], list[int]] = {}
     for layer, (old, new) in enumerate(zip(before.copies, after.copies, strict=True)):
@@ -47,10 +47,10 @@ def operations_between(before: Placement, after: Placement) -> tuple[Operation, 
     return tuple(_grouped(layers_of))
 
 
-def _grouped(found: dict[tuple[str, int, int], list[int]]) -> Iterator[Operation]:
+def _grouped(moves: dict[tuple[str, int, int], list[int]]) -> Iterator[Operation]:
     kinds: tuple[Literal["migrate", "replicate", "evict"], ...] = ("migrate", "replicate", "evict")
     for kind in kinds:
-        for (verb, source, device), layers in sorted(found.items()):
+        for (verb, source, device), layers in sorted(moves.items()):
             if verb == kind:
                 yield Operation(
                     kind=kind, layers=tuple(layers), source=source, device=device,

@@ -12,7 +12,7 @@ __all__ = ["Part", "Placement", "even_rows"]
 
 @dataclass(frozen=True, slots=True, order=True)
 class Part:
-    """A module (KV, attention, a projection) on another device than its layer."""
+    """A module (KV, attention, a projection) apart from its layer."""
 
     layer: int
     module: str
@@ -25,7 +25,7 @@ class Placement:
 
     Attributes:
       copies: devices of each layer, the original first.
-      rows: for each layer, rows of each copy; (): even shares.
+      rows: [layer][copy]; (): even shares.
       parts: modules away from their layer.
     """
 
@@ -52,7 +52,7 @@ class Placement:
 
     @classmethod
     def in_runs(cls, layers: int, devices: int) -> Placement:
-        """Return the placement with one run of layers on each first device."""
+        """Return the placement with a run of layers a device."""
         runs = even_rows(layers, devices)
         return cls(tuple((d,) for d, count in enumerate(runs) for _ in range(count)))
 
@@ -68,7 +68,7 @@ class Placement:
 
     @property
     def devices(self) -> tuple[int, ...]:
-        """All devices that hold layers or parts, and the first, ascending."""
+        """The first, and all devices with layers or parts, ascending."""
         holders = {d for devices in self.copies for d in devices}
         return tuple(sorted({self.first, *holders, *(part.device for part in self.parts)}))
 
@@ -80,7 +80,7 @@ class Placement:
         """Return each layer's rows by copy.
 
         Raises:
-          SettingError: `rows` that do not sum to the batch.
+          SettingError: `rows` do not sum to the batch.
         """
         result = self.rows or tuple(even_rows(batch, len(devices)) for devices in self.copies)
         for layer, rows in enumerate(result):
@@ -90,7 +90,7 @@ class Placement:
         return result
 
     def partitions(self, batch: int) -> tuple[Mapping[int, int], ...]:
-        """Return each layer's rows by device; devices without rows are left out."""
+        """Return layers' rows by device, without empty ones."""
         return tuple(
             {d: r for d, r in zip(devices, rows, strict=True) if r}
             for devices, rows in zip(self.copies, self.shares(batch), strict=True)
@@ -100,7 +100,7 @@ class Placement:
         """Return the placement with copies of layers on another device, with even shares.
 
         Raises:
-          SettingError: a layer that the device holds already.
+          SettingError: a layer that the device holds.
         """
         changed = list(self.copies)
         for layer in self._known(layers):
@@ -113,7 +113,7 @@ class Placement:
         """Return the placement without a device's copies of layers, with even shares.
 
         Raises:
-          SettingError: a layer of which the device holds no copy, or the last one.
+          SettingError: no copy there, or the last one.
         """
         changed = list(self.copies)
         for layer in self._known(layers):
@@ -129,10 +129,10 @@ class Placement:
     def migrated(
         self, layers: Iterable[int], source: int, device: int, module: str = "layer"
     ) -> Placement:
-        """Return the placement with layers, or one module of each, moved to another device.
+        """Return the placement with layers, or a module of each, moved.
 
         Raises:
-          SettingError: a layer that the source lacks or the target holds.
+          SettingError: the source lacks a layer, or the target holds it.
         """
         chosen = self._known(layers)
         for layer in chosen:

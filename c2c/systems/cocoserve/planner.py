@@ -1,4 +1,4 @@
-"""Plans of copies: the paper's Algorithm 1, and our planner by runs with counted transitions."""
+"""Plans of copies: the paper's Algorithm 1, and our planner by runs."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def room_of(
     layers: int,
     available: Available = "bytes",
 ) -> dict[int, int]:
-    """Return the number of copies of layers that each device has room for.
+    """Count copies of layers that fit on each device.
 
     Args:
-      free_bytes: by device, after the fixed cost of a first copy.
+      free_bytes: by device, after a first copy's fixed cost.
       idle: idle share of each device's time.
-      available: limit of copies: "bytes", "work" that fits in idle time, or "both".
+      available: limit: "bytes", "work" in idle time, or "both".
 
     Raises:
       SettingError: an unknown limit, or `layer_bytes` not above 0.
@@ -69,13 +69,13 @@ def in_order(room: Room, order: DeviceOrder) -> list[int]:
     return sorted(room, key=lambda d: (-room[d] if order == "most_room" else 0, d))
 
 
-def by_continuity(held: Sequence[bool], candidates: Sequence[int]) -> list[int]:
-    """Return candidates, longest run that each would join first, then by index."""
-    n = len(held)
+def by_continuity(mask: Sequence[bool], candidates: Sequence[int]) -> list[int]:
+    """Return candidates, longest joined run first, then by index."""
+    n = len(mask)
     left, right = [0] * (n + 1), [0] * (n + 1)  # length of the held run before i; from i on
     for i in range(n):
-        left[i + 1] = left[i] + 1 if held[i] else 0
-        right[n - 1 - i] = right[n - i] + 1 if held[n - 1 - i] else 0
+        left[i + 1] = left[i] + 1 if mask[i] else 0
+        right[n - 1 - i] = right[n - i] + 1 if mask[n - 1 - i] else 0
     return sorted(candidates, key=lambda i: (-left[i] - right[i + 1], i))
 
 
@@ -88,11 +88,11 @@ def scale_up(
     order: DeviceOrder = "index",
     sort_again: bool = False,
 ) -> Placement:
-    """Return the placement of Algorithm 1, which adds one layer at a time if the score grows.
+    """Return Algorithm 1's placement: a layer at a time while the score grows.
 
     Args:
-      room: number of copies that each device has room for.
-      score: S; an `Estimate` is updated term by term.
+      room: copies that fit on each device.
+      score: S.
       candidates: "here": layers without a copy on the device; "anywhere": without any copy.
       sort_again: whether to sort after each copy, not once a device.
     """
@@ -118,8 +118,6 @@ def scale_up(
 
 
 class _Growing:
-    """A growing placement, with the terms of its estimate."""
-
     def __init__(
         self, placement: Placement, score: Estimate | Callable[[Placement], float]
     ) -> None:
@@ -134,7 +132,7 @@ class _Growing:
         return [device in devices for devices in self._copies]
 
     def add(self, layer: int, device: int) -> bool:
-        """Add a copy if it raises the score; return whether it was added."""
+        """Add a copy if the score rises; return whether."""
         score, count = self._score, self.counts[layer]
         inverse, ends = self._inverse - 1.0 / (count * (count + 1)), self._transitions
         if device != self._start.first:
@@ -160,11 +158,11 @@ class _Growing:
 def by_runs(
     placement: Placement, room: Room, estimate: Estimate, *, order: DeviceOrder = "most_room"
 ) -> Placement:
-    """Return the placement of our planner: on each device the best run, then the next best.
+    """Return our planner's placement: best runs on each device.
 
     Args:
-      room: number of copies that each device has room for.
-      order: order of the devices; exact for two further devices with "most_room".
+      room: copies that fit on each device.
+      order: of the devices; exact for two further devices with "most_room".
     """
     n = placement.layers
     copies = [list(devices) for devices in placement.copies]

@@ -27,11 +27,11 @@ Table = Sequence[Sequence[float]]
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Estimate of the speedup from the mean of 1/p and the number of transitions.
+    """Speedup from the mean of 1/p and the number of transitions.
 
     Attributes:
-      constant: share of an unscaled step that no copy shortens.
-      shortened: share of an unscaled step that p copies divide by p.
+      constant: share of an unscaled step, unaffected by copies.
+      shortened: share of an unscaled step, divided by p copies.
       per_transition: time of a transition, in unscaled steps.
     """
 
@@ -55,11 +55,11 @@ class Estimate:
         return 1.0 / self.cost(inverse, transitions)
 
     def cost(self, inverse: float, transitions: int) -> float:
-        """Return the time of a step, in unscaled steps."""
+        """Return a step's time, in unscaled steps."""
         return self.constant + self.shortened * inverse + self.per_transition * transitions
 
     def of(self, placement: Placement) -> float:
-        """Return the speedup of a placement."""
+        """Return a placement's speedup."""
         return self(_mean_inverse(placement.counts), transitions(placement))
 
 
@@ -67,7 +67,7 @@ def printed_speedup(copies: Sequence[int], gamma: float) -> float:
     """Return the speedup of Eq. 4: 1 / (gamma + (1 - gamma) / n * sum 1/p).
 
     Args:
-      copies: p of each layer, the original included.
+      copies: p of each layer.
     """
     return Estimate.printed(gamma)(_mean_inverse(copies), 0)
 
@@ -78,12 +78,12 @@ def split_speedup(
     """Return the speedup of Eqs. 1 to 3: layers end with their slowest copy.
 
     Args:
-      rows: for each layer, the rows of each copy, the original first.
-      rates: compute rate of each copy relative to the unscaled device.
-      links: relative rate of the link to each copy.
+      rows: [layer][copy], the original first.
+      rates: compute rates of copies over the unscaled device's.
+      links: relative link rates.
 
     Raises:
-      SettingError: layers with different sums of rows, or a rate not above 0.
+      SettingError: unequal sums of rows, or a rate not above 0.
     """
     batch = sum(rows[0])
     if any(sum(row) != batch or min(row) < 0 for row in rows) or not batch > 0:
@@ -107,7 +107,7 @@ def gamma_of(transfers: float, tflops: float, gbps: float, hidden: int) -> float
     """Return gamma of hardware, `delta C / (d B)`: 2.44 for an A100 over PCIe at d = 5,120.
 
     Args:
-      transfers: delta, crossings of a link by a row's activations in a layer.
+      transfers: delta, link crossings of a row's activations in a layer.
       tflops: C.
       gbps: B.
       hidden: d.
@@ -115,8 +115,8 @@ def gamma_of(transfers: float, tflops: float, gbps: float, hidden: int) -> float
     return transfers * tflops * 1e12 / (hidden * gbps * 1e9)
 
 
-def headroom(layers: int, share: float, *, of: int) -> float:
-    """Return the growth of a batch that the first device's KV memory limits.
+def headroom(layers: int, share: float, *, model_layers: int) -> float:
+    """Return the growth of a batch limited by the first device's KV memory.
 
     Args:
       share: share of these layers' KV that replicas hold.
@@ -125,13 +125,13 @@ def headroom(layers: int, share: float, *, of: int) -> float:
       SettingError: no KV is left, or a share outside [0, 1].
     """
     check_value(share, Share, "share")
-    if not 0 <= layers <= of or share * layers == of:
-        raise SettingError("layers", layers, f"0 to {of}, and not all with a share of 1")
-    return 1.0 / (1.0 - share * layers / of)
+    if not 0 <= layers <= model_layers or share * layers == model_layers:
+        raise SettingError("layers", layers, f"0 to {model_layers}, and not all with a share of 1")
+    return 1.0 / (1.0 - share * layers / model_layers)
 
 
 def transitions(placement: Placement) -> int:
-    """Return the begins and ends of runs on devices other than the first."""
+    """Return begins and ends of runs off the first device."""
     before: frozenset[int] = frozenset()
     begun = 0
     for devices in placement.copies:
@@ -142,7 +142,7 @@ def transitions(placement: Placement) -> int:
 
 
 def changes(placement: Placement, batch: int) -> int:
-    """Return the boundaries at which the partition of rows changes."""
+    """Return the boundaries of changed partitions."""
     whole = {placement.first: batch}
     parts = [whole, *placement.partitions(batch), whole]
     return sum(a != b for a, b in pairwise(parts))
@@ -159,11 +159,11 @@ def _gamma(gamma: float) -> float:
     return gamma
 
 
-def _like(rows: Table, given: Table | None, name: str) -> Table:
-    if given is None:
+def _like(rows: Table, table: Table | None, name: str) -> Table:
+    if table is None:
         return [[1.0] * len(row) for row in rows]
-    if [len(g) for g in given] != [len(r) for r in rows] or not all(
-        v > 0 for g in given for v in g
+    if [len(g) for g in table] != [len(r) for r in rows] or not all(
+        v > 0 for g in table for v in g
     ):
-        raise SettingError(name, given, "a number above 0 for each copy of each layer")
-    return given
+        raise SettingError(name, table, "a number above 0 for each copy of each layer")
+    return table

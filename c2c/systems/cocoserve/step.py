@@ -1,4 +1,4 @@
-"""Seconds of a decode step of a model whose layers have copies on several devices."""
+"""Seconds of a decode step with copies of layers on several devices."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ class StepTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Devices:
-    """A model over the GPUs of a node.
+    """A model over a node's GPUs.
 
     Attributes:
-      tables: costs of a step on each GPU, with weights in its memory.
+      tables: of each GPU, with weights in its memory.
     """
 
     spec: ModelSpec
@@ -59,7 +59,7 @@ class Devices:
         return self.tables[0].max_tokens
 
     def layer_s(self, device: int, rows: int, context: int) -> float:
-        """Return the seconds of one layer on a device by rows and tokens a row."""
+        """Return a layer's seconds on a device by rows and tokens a row."""
         table = self.tables[device]
         tokens = rows * cache_places(context, table.cache) / table.token_places
         whole = float(table.body_s[rows, 0]) + float(table.decode_attention_s[rows])
@@ -70,7 +70,7 @@ class Devices:
         return float(self.tables[device].head_s[rows, 0]) + self.tables[device].step_overhead_s
 
     def transfer_s(self, before: Partition, after: Partition) -> tuple[float, int]:
-        """Return the seconds and bytes of a change that moves the fewest rows, all at once.
+        """Return seconds and bytes of a change that moves the fewest rows.
 
         Raises:
           SettingError: two devices without a link.
@@ -92,7 +92,7 @@ class Devices:
 def devices_of(
     spec: ModelSpec, node: Node, *, most_rows: int, gpus: tuple[TimedGpu, ...] = ()
 ) -> Devices:
-    """Return a model over a node's GPUs, with steps timed up to a batch.
+    """Return a model over a node's GPUs, timed up to a batch.
 
     Args:
       most_rows: largest batch.
@@ -110,13 +110,13 @@ def devices_of(
 
 
 def step_time(placement: Placement, devices: Devices, *, batch: int, context: int) -> StepTime:
-    """Return the predicted time of a placement's decode step; a layer ends with its slowest copy.
+    """Return the time of a placement's decode step; layers end with their slowest copy.
 
     Args:
-      context: tokens of KV that each row reads.
+      context: tokens of KV a row.
 
     Raises:
-      SettingError: another number of layers, an unknown device, no link, or too large a batch.
+      SettingError: other layers, an unknown device, no link, or too large a batch.
     """
     if placement.layers != devices.spec.layers:
         raise SettingError(

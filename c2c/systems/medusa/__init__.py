@@ -1,4 +1,4 @@
-"""MEDUSA: CUDA graphs and KV cache sizes, captured once and restored at later starts."""
+"""MEDUSA: CUDA graphs and KV cache sizes, captured once, restored later."""
 
 from c2c.systems.medusa.analysis import Analysed, Refusal, analyse
 from c2c.systems.medusa.artefact import (

@@ -10,7 +10,7 @@ from c2c.systems.medusa.capture import Capture
 from c2c.systems.medusa.classify import Classifier, Refused, ReplaceAddress, Seen, patches_of
 from c2c.systems.medusa.ir import Graph, Node, Told
 from c2c.systems.medusa.owners import Owners
-from c2c.systems.medusa.patching import patched
+from c2c.systems.medusa.patches import patched
 from c2c.systems.medusa.same_start import (
     check_same_events,
     check_same_start,
@@ -45,13 +45,13 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Analysed:
-    """Graphs that can be restored, and refusals of the others.
+    """Restorable graphs, and refusals of others.
 
     Attributes:
       allocations: in order of the first capture; patches index them.
-      refusals: one for each graph left out.
+      refusals: a graph each.
       permanent: allocations of the captures, live at their end.
-      contents: permanent allocations that the start has written.
+      contents: of permanent allocations written by the start.
       told: names of told values, by number.
     """
 
@@ -73,8 +73,8 @@ def analyse(
     """Return a start's graphs, with patches for addresses.
 
     Args:
-      second: capture of the same start by another process, with gaps between blocks.
-      other_rank: capture of the last rank if the others are of the first; None: one rank.
+      second: the same start by another process, with gaps between blocks.
+      other_rank: of the last rank, if the others are of the first; None: one rank.
 
     Raises:
       DataError: not the same start, or shared addresses.
@@ -112,8 +112,6 @@ class _AtNode(Exception):
 
 
 class _Side:
-    """One capture, walked from its first event to its last."""
-
     def __init__(self, capture: Capture, numbers: dict[AllocationId, int]) -> None:
         self._events, self._starts = capture.events, capture.starts
         self._owners = Owners(numbers)
@@ -206,14 +204,14 @@ class _Work:
         result = replace(one, patches=patches, told=cells) if patches or cells else one
         return result if self._addresses is None else self._on_all_ranks(result, one, two, other)
 
-    def _on_all_ranks(self, made: Node, one: Node, two: Node, other: Node) -> Node:
+    def _on_all_ranks(self, node: Node, one: Node, two: Node, other: Node) -> Node:
         values = [self._told[2][name] for name in self.names]
-        expected = patched(made, self._addresses, values, self._replace_address)
+        expected = patched(node, self._addresses, values, self._replace_address)
         seen = list(
             zip((one.parameters, two.parameters, other.parameters), self._told, strict=True)
         )
         cells = told_in(expected, other.parameters, seen, self.names, is_complete=True)
-        return replace(made, told=(*made.told, *cells)) if cells else made
+        return replace(node, told=(*node.told, *cells)) if cells else node
 
 
 def _in_order(capture: Capture, allocations: tuple[AllocationId, ...]) -> list[Event]:

@@ -67,14 +67,14 @@ class Artefact:
     Attributes:
       allocations: of start and captures, in order; patches and steps index them.
       steps: allocations and frees in order.
-      begin: number of steps that the start itself makes.
-      graphs: one for each batch size that can be restored.
-      permanent: numbers of allocations of the captures, live at their end.
-      contents: content of permanent allocations, by number.
+      begin: number of the start's own steps.
+      graphs: one for each restorable batch size.
+      permanent: numbers of the captures' allocations, live at their end.
+      contents: of permanent allocations, by number.
       refused: reasons for batch sizes without a graph.
       kv: values of the `KvRecord`; empty: not stored.
       arenas: begin of each pool's range in the captured process.
-      addresses: of its allocations; a process with the same ones patches nothing.
+      addresses: of allocations; a process with equal ones patches nothing.
       told: names of told values.
     """
 
@@ -157,13 +157,13 @@ def write_artefact(path: Path, artefact: Artefact) -> None:
 
 
 def read_artefact(path: Path, key: Key | None = None) -> Artefact:
-    """Return the artefact of a file.
+    """Return a file's artefact.
 
     Args:
       key: required key; None: any.
 
     Raises:
-      DataError: the file is cut, changed, of another version or key.
+      DataError: a cut, changed or other file.
     """
     values, blobs = read_container(path)
     try:
@@ -178,7 +178,7 @@ def read_artefact(path: Path, key: Key | None = None) -> Artefact:
 
 
 def load_artefact(folder: Path, key: Key) -> Artefact | None:
-    """Return the artefact of a key, or None if missing or, with a warning, unusable."""
+    """Return a key's artefact, or None if missing or, with a warning, unusable."""
     path = artefact_path(folder, key)
     if not path.exists():
         return None

@@ -27,7 +27,7 @@ class Capture:
       begin: events before the first capture.
       starts: events before each graph's capture.
       graphs: graphs with this process's addresses.
-      contents: buffers allocated during the captures and not freed by their end.
+      contents: of buffers allocated during the captures and live at their end.
       images: images of kernels, by SHA-256.
       arenas: begin of each pool's range; empty: no ranges.
       told: told values, by name.
@@ -51,7 +51,7 @@ def module_fingerprint(device: Device, module: int) -> str:
 
 
 class CapturedGraphs:
-    """Reader of a process's graphs, one batch size after another."""
+    """Reader of a process's graphs by batch size."""
 
     def __init__(
         self, recorder: Recorder, images: Mapping[int, bytes], libraries: Iterable[str] = ()
@@ -76,8 +76,8 @@ class CapturedGraphs:
         """Functions of this process, by number of their kernel."""
         return {number: function for function, number in self._kernels.items()}
 
-    def finish(self, told: Mapping[str, int] | None = None) -> Capture:
-        """Return the capture, with the present contents of permanent buffers."""
+    def finish(self, told_values: Mapping[str, int] | None = None) -> Capture:
+        """Return the capture, with permanent buffers' contents."""
         recorder = self._recorder
         contents = {
             e.allocation: self._device.read(e.address, e.nbytes)
@@ -94,7 +94,7 @@ class CapturedGraphs:
             contents=contents,
             images=dict(self._used),
             arenas={} if arenas is None else dict(arenas.begins),
-            told=dict(told or {}),
+            told=dict(told_values or {}),
         )
 
     def _read(self, batch: int, graph: int) -> Graph:
@@ -152,8 +152,8 @@ class CapturedGraphs:
         return KernelRef(*facts, "module", module_fingerprint(device, module))
 
 
-def _other(what: str) -> Node:
-    return Node("other", parameters=(what.encode(),))
+def _other(description: str) -> Node:
+    return Node("other", parameters=(description.encode(),))
 
 
 def _words(*values: int) -> tuple[bytes, ...]:

@@ -1,4 +1,4 @@
-"""Files of captures, because those that are analysed together come from different processes."""
+"""Files of captures, which are analysed from different processes."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def write_capture(path: Path, capture: Capture) -> None:
 
 
 def read_capture(path: Path) -> Capture:
-    """Return the capture of a file.
+    """Return a file's capture.
 
     Raises:
-      DataError: the file is cut, changed, or no capture.
+      DataError: a cut or changed file, or no capture.
     """
     values, blobs = read_container(path)
     try:

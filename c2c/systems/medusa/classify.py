@@ -24,16 +24,16 @@ _POINTERS: Final = {"copy": (0, 1), "fill": (0,)}
 
 
 class Refused(Exception):
-    """Error for a word that cannot be classified, with the reason."""
+    """Error for a word without class, with reason."""
 
-    def __init__(self, parameter: int, at: int, why: str) -> None:
+    def __init__(self, parameter: int, offset: int, why: str) -> None:
         super().__init__(why)
-        self.parameter, self.at, self.why = parameter, at, why
+        self.parameter, self.at, self.why = parameter, offset, why
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A node in one capture, with the owners of addresses at its launch."""
+    """A captured node, with owners of addresses at its launch."""
 
     node: Node
     owners: Owners

@@ -39,7 +39,7 @@ def kernels_from(values: Sequence[Sequence[Any]]) -> tuple[KernelRef, ...]:
 
 
 def graphs_to(graphs: Sequence[Graph]) -> tuple[list[Any], dict[str, bytes]]:
-    """Return graphs as (distinct lists of attributes, columns); child graphs are last."""
+    """Return graphs as (distinct attribute lists, columns); child graphs last."""
     queue = list(graphs)
     attributes: dict[tuple[LaunchAttribute, ...], int] = {}
     columns: dict[str, list[Any]] = {name: [] for name in _TYPES}
@@ -69,10 +69,14 @@ def graphs_to(graphs: Sequence[Graph]) -> tuple[list[Any], dict[str, bytes]]:
     return cells, blobs | {"words": b"".join(words)}
 
 
-def graphs_from(count: int, told: Sequence[Any], blobs: Mapping[str, bytes]) -> tuple[Graph, ...]:
+def graphs_from(
+    count: int, attribute_rows: Sequence[Any], blobs: Mapping[str, bytes]
+) -> tuple[Graph, ...]:
     """Return the first `count` graphs, with child graphs in their nodes."""
     rows = {name: _rows(blobs[name], name) for name in _TYPES}
-    attributes = [tuple(LaunchAttribute(n, bytes.fromhex(v)) for n, v in group) for group in told]
+    attributes = [
+        tuple(LaunchAttribute(n, bytes.fromhex(v)) for n, v in group) for group in attribute_rows
+    ]
     ends = [0, *itertools.accumulate(rows["sizes"])]
     patches = [Patch(p, place, a, o, bool(m)) for p, place, a, o, m in rows["patches"]]
     told_cells = [Told(*row) for row in rows["told"]]

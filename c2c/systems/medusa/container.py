@@ -33,7 +33,7 @@ def write_container(path: Path, values: Mapping[str, Any], blobs: Mapping[str, b
 
 
 def read_container(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """Return the values and bytes of a file that `write_container` wrote."""
+    """Return the values and bytes of `write_container`."""
     try:
         data = path.read_bytes()
     except OSError as problem:

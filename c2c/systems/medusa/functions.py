@@ -12,7 +12,7 @@ __all__ = ["Found", "find_functions"]
 
 
 class Found:
-    """Functions by their kernel's number; `missing` has reasons for others."""
+    """Functions by kernel number; `missing`: reasons for others."""
 
     def __init__(self) -> None:
         self.functions: dict[int, int] = {}
@@ -61,8 +61,6 @@ def _symbol(device: Device, kernel: KernelRef) -> int:
 
 
 class _Hidden:
-    """Functions of loaded modules, by name and the module's fingerprint."""
-
     def __init__(self, device: Device, triggered: Iterable[int]) -> None:
         self._device = device
         self._functions: dict[tuple[str, str], list[int]] = {}

@@ -1,4 +1,4 @@
-"""Graphs as data, with captured addresses or with patches for them."""
+"""Graphs as data, with captured addresses or patches."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ __all__ = ["Graph", "KernelRef", "Node", "Patch", "Told", "count_nodes"]
 
 
 class Patch(NamedTuple):
-    """An address in a node's parameters, as an offset into an allocation.
+    """An address in a node's parameters.
 
     Attributes:
-      at: byte of the address in the parameter, a multiple of 8.
+      at: byte in the parameter, a multiple of 8.
       allocation: number of the allocation.
-      offset: bytes from the allocation's begin, up to its size.
-      is_map: whether the 128 bytes at `at` are a tensor map, which only the driver can change.
+      offset: bytes from its begin, up to its size.
+      is_map: whether the 128 bytes at `at` are a tensor map, for the driver to change.
     """
 
     parameter: int
@@ -29,7 +29,7 @@ class Patch(NamedTuple):
 
 
 class Told(NamedTuple):
-    """A cell of a node's parameters that holds a told value, such as the process's rank.
+    """A cell of a node's parameters with a told value, such as the rank.
 
     Attributes:
       nbytes: 4 or 8.
@@ -43,11 +43,11 @@ class Told(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class KernelRef:
-    """A reference by which another process finds a kernel.
+    """A kernel's reference across processes.
 
     Attributes:
-      places: offset and size of each parameter.
-      shared_limit: most dynamic shared memory of a launch, bytes.
+      places: [parameter], offset and size.
+      shared_limit: most dynamic shared memory, bytes.
       source: image, symbol (a library exports it) or module (a trigger loads it).
       where: SHA-256 of the image, path of the library, or fingerprint of the module.
     """
@@ -64,8 +64,7 @@ class Node:
     """A node of a graph.
 
     `parameters`: a kernel's own; a copy's target, source and size; a fill's target, value, element
-    bytes and count, 8 bytes each. An `other` node's only parameter is the reason why it cannot be
-    restored.
+    bytes and count, 8 bytes each. An `other` node's only parameter is the reason against it.
     """
 
     kind: NodeKind | Literal["other"]
@@ -90,5 +89,5 @@ class Graph:
 
 
 def count_nodes(graph: Graph) -> int:
-    """Return the number of a graph's nodes, children's included."""
+    """Count a graph's nodes, children's included."""
     return sum(1 if n.child is None else count_nodes(n.child) for n in graph.nodes)

@@ -18,8 +18,8 @@ class KvRecord:
     """Results of profiling a process's memory.
 
     Attributes:
-      held_bytes: bytes held, the largest step's temporaries included.
-      graph_bytes: bytes that graphs keep; `free_bytes` counts them as free.
+      held_bytes: with the largest step's temporaries.
+      graph_bytes: kept by graphs; `free_bytes` counts them as free.
     """
 
     free_bytes: int
@@ -28,7 +28,7 @@ class KvRecord:
 
 
 def kv_bytes_of(record: KvRecord, memory_fraction: float) -> int:
-    """Return the largest KV cache in bytes, a multiple of 2 MiB."""
+    """Return the largest KV cache's bytes, a multiple of 2 MiB."""
     check_value(memory_fraction, SomeShare, "memory_fraction")
     whole = record.free_bytes + record.held_bytes
     room = int(memory_fraction * whole) - record.held_bytes - record.graph_bytes
@@ -40,7 +40,7 @@ def kv_bytes_of(record: KvRecord, memory_fraction: float) -> int:
 
 
 def measured_kv(recorder: Recorder, graph_bytes: int) -> KvRecord:
-    """Return the record of a process after its largest step and captures."""
+    """Return a process's record after largest step and captures."""
     return KvRecord(
         free_bytes=recorder.device.free_bytes() + graph_bytes,
         held_bytes=recorder.held_bytes - graph_bytes,
@@ -51,7 +51,7 @@ def measured_kv(recorder: Recorder, graph_bytes: int) -> KvRecord:
 def stored_kv_bytes(
     record: KvRecord, device: Device, held_bytes: int, memory_fraction: float
 ) -> int | None:
-    """Return the KV cache's bytes from a record; None, with a warning, if stale."""
+    """Return the KV cache's bytes of a record; None, with a warning, if stale."""
     needed = record.free_bytes - max(0, held_bytes - record.held_bytes)
     free = device.free_bytes()
     if free < needed:

@@ -1,4 +1,4 @@
-"""Owner of an address among the allocations at a point of the trace."""
+"""Owner of an address at a point of the trace."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Owners", "first_match"]
 
 
 class Owners:
-    """Index of the latest allocation at every address; a look-up takes O(log n)."""
+    """Index of the latest allocation by address; look-up in O(log n)."""
 
     def __init__(self, numbers: dict[AllocationId, int]) -> None:
         self._numbers = numbers
@@ -24,7 +24,7 @@ class Owners:
         self._live_ends: dict[int, int] = {}  # end of a live allocation -> its number
 
     def take(self, event: Event) -> None:
-        """Add the next event of the trace."""
+        """Add the trace's next event."""
         number = self._numbers[event.allocation]
         if event.is_free:
             base = self._base[number]
@@ -37,7 +37,7 @@ class Owners:
         self._live_ends[event.address + event.nbytes] = number
 
     def latest(self, address: int) -> tuple[int, int] | None:
-        """Return (allocation, offset) of the latest allocation that covers an address, if any."""
+        """Return (allocation, offset) of the latest allocation at an address, if any."""
         k = bisect_right(self._starts, address) - 1
         if k < 0 or address >= self._ends[k]:
             return None
@@ -75,7 +75,7 @@ class Owners:
 
 
 def first_match(events: Sequence[Event], address: int) -> int | None:
-    """Return the first allocation that ever covered an address (Fig. 6, wrong)."""
+    """Return the first allocation ever at an address (Fig. 6, wrong)."""
     allocations = (e for e in events if not e.is_free)
     for number, event in enumerate(allocations):
         if event.address <= address < event.address + event.nbytes:

@@ -19,7 +19,7 @@ class ReplayDiffers(Exception):
 
 
 def replay(artefact: Artefact, recorder: Recorder) -> tuple[int, ...]:
-    """Replay an artefact's steps, frees included; return all allocations' addresses, in order."""
+    """Replay an artefact's steps; return all allocations' addresses, in order."""
     _compare(artefact, recorder)
     begun = len(recorder.events)
     try:

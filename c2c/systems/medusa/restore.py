@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from c2c.systems.medusa.artefact import Artefact
 from c2c.systems.medusa.functions import Found, find_functions
 from c2c.systems.medusa.ir import Graph, Node
-from c2c.systems.medusa.patching import patched
+from c2c.systems.medusa.patches import patched
 from c2c.systems.medusa.replay import ReplayDiffers, replay
 from c2c.systems.program import (
     CopyCall,
@@ -30,9 +30,9 @@ class Restored:
 
     Attributes:
       graphs: by batch size; others must be captured.
-      addresses: by number of the allocation, freed ones included.
-      is_in_place: whether every allocation has its captured address.
-      told: told values by number of their name; None: not told.
+      addresses: by allocation, also freed ones.
+      is_in_place: whether addresses are the captured ones.
+      told: by number of the name; None: not told.
     """
 
     graphs: Mapping[int, int]
@@ -44,7 +44,7 @@ class Restored:
 
 
 class OnDemand:
-    """Graphs of an artefact, each built on first use; none, with a warning, if the replay fails.
+    """An artefact's graphs, built on first use; none, with a warning, if the replay fails.
 
     Args:
       triggered: functions of the captured first layers.
@@ -55,7 +55,7 @@ class OnDemand:
         artefact: Artefact,
         recorder: Recorder,
         triggered: Iterable[int] = (),
-        told: Mapping[str, int] | None = None,
+        told_values: Mapping[str, int] | None = None,
     ) -> None:
         self._device = recorder.device
         self._made: dict[int, int] = {}
@@ -63,7 +63,7 @@ class OnDemand:
         self._graphs: dict[int, Graph] = {}
         self._addresses: tuple[int, ...] = ()
         self._names = artefact.told
-        self._values = tuple((told or {}).get(name) for name in artefact.told)
+        self._values = tuple((told_values or {}).get(name) for name in artefact.told)
         self._found = Found()
         self._is_in_place = False
         try:
@@ -78,7 +78,7 @@ class OnDemand:
         self._graphs = {graph.batch: graph for graph in artefact.graphs}
 
     def graph(self, batch: int) -> int | None:
-        """Return a batch size's graph, or None if it must be captured."""
+        """Return a batch size's graph, or None: capture it."""
         if batch in self._made or batch not in self._graphs:
             return self._made.get(batch)
         addresses = None if self._is_in_place else self._addresses
@@ -127,14 +127,14 @@ def restore(
     triggered: Iterable[int] = (),
     *,
     batches: Iterable[int] | None = None,
-    told: Mapping[str, int] | None = None,
+    told_values: Mapping[str, int] | None = None,
 ) -> Restored:
-    """Restore an artefact's graphs, with a warning for each that must be captured.
+    """Restore an artefact's graphs; warn of each that must be captured.
 
     Returns:
-      The restored graphs; none if the replay of memory fails.
+      The graphs; none if the replay of memory fails.
     """
-    graphs = OnDemand(artefact, recorder, triggered, told)
+    graphs = OnDemand(artefact, recorder, triggered, told_values)
     for batch in [g.batch for g in artefact.graphs] if batches is None else batches:
         graphs.graph(batch)
     return graphs.restored()
@@ -154,16 +154,16 @@ def build(
     graph: Graph,
     addresses: tuple[int, ...] | None,
     functions: Mapping[int, int],
-    told: tuple[int | None, ...] = (),
+    told_values: tuple[int | None, ...] = (),
 ) -> tuple[int, int]:
-    """Build a graph on a device; return it and its number of nodes.
+    """Build a graph on a device; return it and its node count.
 
     Args:
-      addresses: of each allocation; None: the captured ones.
+      addresses: [allocation]; None: the captured ones.
 
     Raises:
       KeyError: a kernel without a function.
-      DeviceFault: the device refused a node; the graph has been destroyed.
+      DeviceFault: a refused node; the graph is destroyed.
     """
     for node in graph.nodes:
         if node.kernel >= 0:
@@ -171,7 +171,7 @@ def build(
     handle, count = device.create_graph(), 0
     try:
         for node in graph.nodes:
-            count += _add(device, handle, node, addresses, functions, told)
+            count += _add(device, handle, node, addresses, functions, told_values)
         if graph.edges:
             device.add_edges(handle, graph.edges)
     except DeviceFault:
@@ -186,15 +186,15 @@ def _add(
     node: Node,
     addresses: tuple[int, ...] | None,
     functions: Mapping[int, int],
-    told: tuple[int | None, ...],
+    told_values: tuple[int | None, ...],
 ) -> int:
     if node.kind == "child" and node.child is not None:
-        child, count = build(device, node.child, addresses, functions, told)
+        child, count = build(device, node.child, addresses, functions, told_values)
         device.add_child(graph, child)
         return count
     parameters = node.parameters
     if node.told or (node.patches and addresses is not None):
-        parameters = patched(node, addresses, told, device.replace_address)
+        parameters = patched(node, addresses, told_values, device.replace_address)
     if node.kind == "kernel":
         call = KernelCall(
             functions[node.kernel],

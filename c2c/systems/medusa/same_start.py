@@ -24,14 +24,14 @@ _WHO = "two captures"
 
 
 def check_same_start(first: Capture, second: Capture) -> None:
-    """Raise DataError unless both made the same events and graphs, at disjoint addresses."""
+    """Refuse unequal events and graphs, or shared addresses."""
     if first is not second:
         check_same_events(first, second)
         _check_apart(first.events, second.events)
 
 
 def check_same_events(first: Capture, second: Capture) -> None:
-    """Raise DataError unless both made the same allocations, launches and graphs."""
+    """Refuse unequal allocations, launches and graphs."""
     one, two = _by_thread(first.events), _by_thread(second.events)
     for thread in sorted(one.keys() | two.keys()):
         a, b = one.get(thread, []), two.get(thread, [])
@@ -92,7 +92,7 @@ def _check_apart(first: tuple[Event, ...], second: tuple[Event, ...]) -> None:
 
 
 def determined_contents(first: Capture, second: Capture) -> dict[AllocationId, bytes]:
-    """Return contents of permanent buffers with a word equal in both captures."""
+    """Return permanent contents with a word equal in both captures."""
     contents = {}
     for name, one in first.contents.items():
         two = second.contents[name]
@@ -105,7 +105,7 @@ def determined_contents(first: Capture, second: Capture) -> dict[AllocationId, b
 def differing_contents(
     contents: Mapping[AllocationId, bytes], other: Capture, numbers: Mapping[AllocationId, int]
 ) -> dict[int, int]:
-    """Return allocations whose content differs on another rank, with the first such byte."""
+    """Return allocations with other content on another rank, with the first byte."""
     result = {}
     for name, one in contents.items():
         two = other.contents[name]
@@ -119,7 +119,7 @@ def differing_contents(
 def held_addresses(
     first: Capture, second: Capture, numbers: Mapping[AllocationId, int]
 ) -> dict[int, int]:
-    """Return permanent allocations that hold an address, freed memory's included, and its byte."""
+    """Return permanent allocations with an address, also freed, and its byte."""
     result: dict[int, int] = {}
     spans = [_spans(capture.events) for capture in (first, second)]
     for name, one in first.contents.items():

@@ -32,7 +32,7 @@ NODES_OUTSIDE: Final = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnStages:
-    """Measured stages of a further model that do not follow from its size."""
+    """Measured stages of a further model, independent of size."""
 
     tokenizer_s: AboveZero
     kv_profiled_s: AboveZero
@@ -74,10 +74,10 @@ class Stages:
     """Seconds of each stage of a model's start.
 
     Attributes:
-      weights_delay_s: extra seconds of the weights beside the KV cache's profiling.
+      weights_delay_s: extra seconds beside the KV cache's profiling.
       restored_s: first layer's warm-up and capture, and all graphs' restoration.
-      beside_weights_s: part of `restored_s` that needs only the first layer's weights.
-      host_s: host seconds of each node, warm-up and capture together.
+      beside_weights_s: part of `restored_s` with the first layer's weights alone.
+      host_s: of each node, warm-up and capture together.
     """
 
     nodes: int
@@ -99,7 +99,7 @@ def load_measured_start(name: str = "a100_40_vllm") -> MeasuredStart:
     """Load a file of `conf/starts`.
 
     Raises:
-      SettingError: there is no such file, or a value is not allowed.
+      SettingError: no such file, or a bad value.
     """
     where, data = f"starts.{name}", read_yaml("starts", name)
     models = data.pop("models", {})
@@ -113,13 +113,13 @@ def load_measured_start(name: str = "a100_40_vllm") -> MeasuredStart:
 
 
 def loaded_bytes(spec: ModelSpec) -> int:
-    """Return the bytes that vLLM loads; a tied matrix counts twice."""
+    """Return vLLM's loaded bytes; a tied matrix counts twice."""
     tied = spec.vocab * spec.hidden * spec.dtype_bytes if spec.tie_embeddings else 0
     return weight_bytes(spec) + tied
 
 
 def graph_nodes(spec: ModelSpec, batch_sizes: int = 35) -> int:
-    """Return the number of nodes in the graphs of all batch sizes."""
+    """Count nodes in the graphs of all batch sizes."""
     return batch_sizes * (NODES_A_LAYER * spec.layers + NODES_OUTSIDE)
 
 
@@ -170,7 +170,7 @@ def launch_s(spec: ModelSpec, measured: MeasuredStart) -> float:
 
 
 def launched_extra_s(spec: ModelSpec, measured: MeasuredStart) -> float:
-    """Return the extra seconds of a decode step without a graph."""
+    """Return a decode step's extra seconds without a graph."""
     return max(0.0, launch_s(spec, measured) - loaded_bytes(spec) / (measured.hbm_gbps * 1e9))
 
 

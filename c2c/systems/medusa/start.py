@@ -30,12 +30,12 @@ class Span:
 
 
 def plan_of(start: str, stages: Stages, *, has_weights: bool = True) -> Plan:
-    """Return the stages of a start.
+    """Return a start's stages.
 
     Args:
       start: vllm: all in sequence; vllm_async: weights beside tokenizer and KV; no_graph: no
         capture; medusa: KV first, then weights beside tokenizer and warm-up, then graphs.
-      has_weights: False if only KV cache and graphs are left to do.
+      has_weights: False: only KV cache and graphs are left.
 
     Raises:
       SettingError: an unknown start.

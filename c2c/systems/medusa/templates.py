@@ -1,4 +1,4 @@
-"""Executable graphs that batch sizes of the same topology share."""
+"""Executable graphs shared by batch sizes of a topology."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Templates", "topology_of"]
 
 
 def topology_of(graph: Graph) -> tuple[object, ...]:
-    """Return a graph's topology; graphs of equal topology can share an executable."""
+    """Return a graph's topology; equal ones can share an executable."""
     nodes = tuple(
         (
             node.kind,
@@ -25,10 +25,10 @@ def topology_of(graph: Graph) -> tuple[object, ...]:
 
 
 class Templates:
-    """Executable graphs of a process, one for each topology, with parameters updated."""
+    """A process's executable graphs, one a topology, with updated parameters."""
 
-    def __init__(self, device: Device, held: OnDemand, graphs: Iterable[Graph]) -> None:
-        self._device, self._held = device, held
+    def __init__(self, device: Device, on_demand: OnDemand, graphs: Iterable[Graph]) -> None:
+        self._device, self._held = device, on_demand
         numbers: dict[tuple[object, ...], int] = {}
         self._topology = {g.batch: numbers.setdefault(topology_of(g), len(numbers)) for g in graphs}
         self._executables: dict[int, int] = {}
@@ -36,9 +36,9 @@ class Templates:
         self.topologies = len(numbers)
 
     def executable(self, batch: int) -> int | None:
-        """Return the executable graph of a batch size, or None if it must be captured.
+        """Return a batch size's executable graph, or None: capture it.
 
-        It is valid until another batch size of its topology is asked for.
+        It is valid until a request for another of its topology.
         """
         graph = self._held.graph(batch)
         if graph is None:

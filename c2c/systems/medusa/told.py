@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from c2c.systems.medusa.classify import Refused
 from c2c.systems.medusa.ir import Told
-from c2c.systems.medusa.patching import bytes_of
+from c2c.systems.medusa.patches import bytes_of
 
 __all__ = ["masked", "told_in"]
 
@@ -18,20 +18,20 @@ Values = Mapping[str, int]
 # and in values that each process can name: its rank, its shard's begin, its communicator.
 def told_in(
     expected: Parameters,
-    found: Parameters,
+    actual: Parameters,
     captures: Sequence[tuple[Parameters, Values]],
     names: Sequence[str],
     *,
     is_complete: bool,
 ) -> tuple[Told, ...]:
-    """Return the told values in cells of 8 or 4 bytes; ambiguous cells are refused."""
-    return tuple(_told(expected, found, captures, names, is_complete=is_complete))
+    """Return told values in cells of 8 or 4 bytes; ambiguous ones are refused."""
+    return tuple(_told(expected, actual, captures, names, is_complete=is_complete))
 
 
-def masked(parameters: Parameters, told: Sequence[Told], like: Parameters) -> Parameters:
-    """Return parameters with the cells of told values copied from `like`."""
+def masked(parameters: Parameters, cells: Sequence[Told], like: Parameters) -> Parameters:
+    """Return parameters with told cells copied from `like`."""
     result = list(parameters)
-    for number, offset, nbytes, _ in told:
+    for number, offset, nbytes, _ in cells:
         cell = like[number][offset : offset + nbytes]
         result[number] = result[number][:offset] + cell + result[number][offset + nbytes :]
     return tuple(result)
@@ -39,13 +39,13 @@ def masked(parameters: Parameters, told: Sequence[Told], like: Parameters) -> Pa
 
 def _told(
     expected: Parameters,
-    found: Parameters,
+    actual: Parameters,
     captures: Sequence[tuple[Parameters, Values]],
     names: Sequence[str],
     *,
     is_complete: bool,
 ) -> Iterator[Told]:
-    for k, (one, two) in enumerate(zip(expected, found, strict=True)):
+    for k, (one, two) in enumerate(zip(expected, actual, strict=True)):
         offset = 0
         while offset < len(one):
             if one[offset : offset + 4] == two[offset : offset + 4]:
@@ -65,12 +65,12 @@ def _told(
 
 def _name(
     k: int,
-    at: int,
+    offset: int,
     nbytes: int,
     captures: Sequence[tuple[Parameters, Values]],
     names: Sequence[str],
 ) -> int | None:
-    cells = [(parameters[k][at : at + nbytes], values) for parameters, values in captures]
+    cells = [(parameters[k][offset : offset + nbytes], values) for parameters, values in captures]
     if len(cells[0][0]) < nbytes:
         return None
     fitting = [
@@ -80,7 +80,7 @@ def _name(
     ]
     if len(fitting) > 1:
         both = " or ".join(names[number] for number in fitting)
-        raise Refused(k, at, f"may be {both}")
+        raise Refused(k, offset, f"may be {both}")
     return fitting[0] if fitting else None
 
 

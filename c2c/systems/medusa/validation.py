@@ -1,4 +1,4 @@
-"""Validation of restored graphs against the original on equal inputs."""
+"""Validation of restored graphs on equal inputs."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class Regions:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """A graph in one process, the original or the restored one.
+    """An original or restored graph in a process.
 
     Attributes:
-      graph: nodes and edges; patches are applied with `addresses`.
-      told: told values by number of their name; None: not told.
+      graph: with patches by `addresses`.
+      told: by number of the name; None: not told.
     """
 
     device: Device
@@ -70,7 +70,7 @@ def sides(
     restored_device: Device,
     batch: int,
 ) -> tuple[Side, Side]:
-    """Return the original and the restored side of a batch size."""
+    """Return the original and a batch size's restored side."""
     numbers = {name: k for k, name in enumerate(artefact.allocations)}
     events = [e for e in capture.events if not e.is_free]
     sizes = [e.nbytes for e in events]
@@ -89,7 +89,7 @@ def sides(
 
 
 def observe(side: Side, executable: int, regions: Regions, seed: int) -> tuple[bytes, ...]:
-    """Run a graph on random input bytes; return its outputs."""
+    """Run a graph on random bytes; return its outputs."""
     _give(side, regions, seed)
     side.device.launch_graph(executable)
     side.device.synchronise()
@@ -106,10 +106,10 @@ def validate(
     seeds: Iterable[int] = (0, 1, 2),
     is_close: Equal | None = None,
 ) -> bool:
-    """Return True if two executable graphs have equal outputs on the same random inputs.
+    """Return whether two executable graphs agree on random inputs.
 
     Args:
-      is_close: comparison of outputs; None: bytes are equal.
+      is_close: None: bytes are equal.
     """
     for seed in seeds:
         reference, ours = observe(*original, regions, seed), observe(*restored, regions, seed)
@@ -126,7 +126,7 @@ def validate(
 def first_difference(
     original: Side, restored: Side, regions: Regions, seed: int = 0
 ) -> Difference | None:
-    """Run both sides node by node; return the first node that differs."""
+    """Run both sides node by node; return the first difference."""
     _give(original, regions, seed)
     _give(restored, regions, seed)
     pairs = zip(original.graph.nodes, restored.graph.nodes, strict=True)

@@ -51,11 +51,11 @@ def start_works(
     is_copied: bool,
     switch_s: Callable[[ModelSpec], float] = lambda _: 0.0,
 ) -> Plan:
-    """Return the works of a start, for `system.start`.
+    """Return a start's works, for `system.start`.
 
     Args:
-      is_copied: whether weights are copied into HBM; else a running engine lacks KV and graphs.
-      switch_s: seconds to change the model if nothing is copied.
+      is_copied: whether weights go into HBM; else a running engine lacks KV and graphs.
+      switch_s: of a model's change without copies.
 
     Raises:
       SettingError: an unknown start.
@@ -88,16 +88,15 @@ def start_works(
 
 
 def _seconds(plans: Mapping[str, Plan], k: int) -> dict[str, float]:
-    """Return the seconds of stage `k` by model."""
     return {name: cast("float", plan[k].seconds) for name, plan in plans.items()}
 
 
-def _copied(stage: Work, seconds: Mapping[str, float], found: Mapping[str, Stages]) -> Plan:
+def _copied(stage: Work, seconds: Mapping[str, float], stages: Mapping[str, Stages]) -> Plan:
     after = tuple(name for a in stage.after for name in _names(a))
     if stage.name != "weights":
         return (Work(name=stage.name, seconds=seconds, after=after),)
     # disk and link give the bytes' time; only the delay beside the profiling is added
-    delay_s = {name: max(0.0, s - found[name].weights_s) for name, s in seconds.items()}
+    delay_s = {name: max(0.0, s - stages[name].weights_s) for name, s in seconds.items()}
     over = {"disk": Weights(), "link": Weights()}
     return (
         Work(name="read", seconds=delay_s, draws=over, when="cold", after=after),

@@ -62,18 +62,18 @@ class Muxing:
 
 
 def muxed_layout(
-    given: Muxing, models: Sequence[Deployment], platform: Platform, gpus: int, system: SystemSpec,
+    muxing: Muxing, models: Sequence[Deployment], platform: Platform, gpus: int, system: SystemSpec,
     constants: Constants,
 ) -> StepLayout:  # fmt: skip
-    """Return the layout of models over GPUs of a kind."""
+    """Return the layout of models over equal GPUs."""
     if len(models) > MOST_MODELS:
         raise SettingError("catalog", f"{len(models)} models", f"at most {MOST_MODELS}")
     if gpus > len(models):
         raise SettingError("superchips", gpus, f"at most {len(models)}, the number of models")
-    if given.rates_rps and len(given.rates_rps) != len(models):
+    if muxing.rates_rps and len(muxing.rates_rps) != len(models):
         allowed = f"a rate of each of {len(models)} models"
-        raise SettingError("system.layout.rates_rps", list(given.rates_rps), allowed)
-    return _Muxed(given, models, platform, system, constants).layout(gpus)
+        raise SettingError("system.layout.rates_rps", list(muxing.rates_rps), allowed)
+    return _Muxed(muxing, models, platform, system, constants).layout(gpus)
 
 
 def _prepare(context: Context) -> SystemSpec:
@@ -107,14 +107,19 @@ SYSTEM: Final = Mechanism(
 # light prompts do not.
 class _Muxed:
     def __init__(
-        self, given: Muxing, models: Sequence[Deployment], platform: Platform, system: SystemSpec,
+        self, muxing: Muxing, models: Sequence[Deployment], platform: Platform, system: SystemSpec,
         constants: Constants,
     ) -> None:  # fmt: skip
-        self.given, self.platform, self.system, self.constants = given, platform, system, constants
+        self.muxing, self.platform, self.system, self.constants = (
+            muxing,
+            platform,
+            system,
+            constants,
+        )
         self.models = {one.name: one for one in models}
         (self.whole,) = slices(platform, platform.mig[0])
         self.chunk = max(system.profile.chunks)
-        rates = given.rates_rps or [1.0] * len(models)
+        rates = muxing.rates_rps or [1.0] * len(models)
         self.rates = dict(zip(self.models, rates, strict=True))
         self.tables: dict[tuple[object, float], StepTable] = {}
 
@@ -134,7 +139,7 @@ class _Muxed:
         lanes = []
         for model in here:
             spec, share = self.models[model.name].spec, shares[model.name]
-            cost, whole = self._step(spec, share, self.given.prompt_share), self._step(spec, 1, 1)
+            cost, whole = self._step(spec, share, self.muxing.prompt_share), self._step(spec, 1, 1)
             step = (Work(name="step", seconds=cost, draws={"gpu": _least(whole, cost)}),)
             place = replace(self.whole, name=model.name)
             lanes.append(Lane(place=place, steps={spec.name: (step,)}, kv_homes=({"gpu": 1.0},)))
@@ -146,7 +151,6 @@ class _Muxed:
         )  # fmt: skip
 
     def _room(self, here: Sequence[Served]) -> float:
-        """Return the bytes for KV caches of all models of a GPU."""
         specs = [self.models[model.name].spec for model in here]
         room = self.whole.hbm_bytes - self.system.hbm_reserve_bytes
         room -= max(activation_bytes(spec, self.chunk) for spec in specs)
@@ -154,7 +158,7 @@ class _Muxed:
         return float(room - sum(weight_bytes(spec) for spec in specs))
 
     def _served(self, name: str) -> Served:
-        spec, settings = self.models[name].spec, self.given
+        spec, settings = self.models[name].spec, self.muxing
         prompts = _prompts_s(self._table(spec, settings.prompt_share))
         tokens = settings.prompt_tokens + settings.output_tokens
         return Served(
@@ -171,7 +175,7 @@ class _Muxed:
         )  # fmt: skip
 
     def _step(self, spec: ModelSpec, decode_share: float, prompt_share: float) -> Cost:
-        """Return the cost of a step; `system/batch=prompts_alone` never mixes the two jobs."""
+        """Return a step's cost; `system/batch=prompts_alone` never mixes both."""
         prompts_s, decodes = (
             _prompts_s(self._table(spec, prompt_share)),
             self._table(spec, decode_share),

@@ -16,12 +16,12 @@ _ENOUGH: Final = 1.0 - 1e-9  # of a rate
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """A model with its load and its times, for the estimate.
+    """A model with load and times, for the estimate.
 
     Attributes:
-      request_bytes: bytes of a request's KV cache.
-      prompt_s: seconds of a prompt.
-      decode_s: seconds of a decode step of 1, 2, ... requests, by share of the SMs.
+      request_bytes: of a request's KV cache.
+      prompt_s: of a prompt.
+      decode_s: of a decode step of 1, 2, ... requests, by share of the SMs.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Served:
 
     @property
     def work(self) -> float:
-        """Computation that it asks for, in bytes of weights a second."""
+        """Computation in bytes of weights a second."""
         return self.rate_rps * self.weight_bytes
 
     def most_rps(self, share: float, room_bytes: float, prompts_s: float) -> float:
@@ -46,7 +46,7 @@ class Served:
 
 
 def share_of(model: Served, room_bytes: float) -> float:
-    """Return the smallest share of SMs that serves a model's rate, else the best one."""
+    """Return the smallest share of SMs for a model's rate, else the best."""
     best, most = 1.0, -1.0
     for share in sorted(model.decode_s):
         rate = model.most_rps(share, room_bytes, model.prompt_s)
@@ -76,16 +76,15 @@ def _served_rps(
 def placed(
     models: Sequence[Served], gpus: int, room: Callable[[Sequence[Served]], float]
 ) -> tuple[list[list[Served]], dict[str, float]]:
-    """Return the models of each GPU, and each model's share of the SMs for decodes.
+    """Return each GPU's models, and each model's share of the SMs for decodes.
 
-    A model without room on any GPU is in no list.
+    Models without room are left out.
 
     Args:
-      room: bytes for KV on a GPU with some models; 0 or less: no room.
+      room: KV bytes beside some models; 0 or less: no room.
 
     Source: MuxServe (ICML 2024), Algorithms 1 and 2; hao-ai-lab/MuxServe 2249cfa,
-    `muxsched/placement.py`.
-    Ours: one GPU a model; of GPUs with equal gains the one with least work.
+    `muxsched/placement.py`. Ours: one GPU a model; of equal gains the GPU with least work.
     """
     shares = {m.name: share_of(m, room([m])) for m in models}
     groups: list[list[Served]] = [[] for _ in range(gpus)]

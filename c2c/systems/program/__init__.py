@@ -1,7 +1,6 @@
 """Launch programs: a step's GPU launches as data."""
 
 from c2c.systems.program.allocator import Allocator, Arenas
-from c2c.systems.program.computing import body_of
 from c2c.systems.program.emulated import Emulated, Library
 from c2c.systems.program.execute import Running
 from c2c.systems.program.image import (
@@ -38,6 +37,7 @@ from c2c.systems.program.program import (
     Program,
     Slice,
 )
+from c2c.systems.program.ptx_kernels import body_of
 from c2c.systems.program.recorder import AllocationId, Event, Recorder
 
 __all__ = [

@@ -19,10 +19,10 @@ _FIRST_ARENA: Final = 0x2000_0000_0000
 
 
 class Arenas:
-    """A reserved range of addresses for each pool; equal ranges give equal addresses.
+    """Reserved address ranges of pools; equal ranges give equal addresses.
 
     Args:
-      begins: begin of each pool's range in an earlier process; None: new ranges.
+      begins: of ranges in an earlier process; None: new ranges.
     """
 
     def __init__(self, device: Device, begins: Mapping[str, int] | None = None) -> None:
@@ -54,9 +54,9 @@ class Allocator:
     """Caching allocator of blocks in segments of device memory.
 
     Args:
-      whims: None: best fit; else draws of blocks, like another history.
+      whims: draws of blocks, like another history; None: best fit.
       guards: draws 512 to 2048 unused bytes behind each block; None: none.
-      arenas: ranges of the segments; None: the device chooses.
+      arenas: of segments; None: the device chooses.
     """
 
     def __init__(
@@ -112,15 +112,15 @@ class Allocator:
         for table in (self._free, self._used, self._segments, self._begins, self._ends):
             table.clear()
 
-    def _block(self, taken: int, pool: str) -> tuple[int, int]:
+    def _block(self, nbytes: int, pool: str) -> tuple[int, int]:
         free = self._free.setdefault(pool, [])
-        first = bisect.bisect_left(free, (taken, 0))
+        first = bisect.bisect_left(free, (nbytes, 0))
         if first < len(free) and (self._whims is None or self._whims.random() < 0.8):
             which = first if self._whims is None else self._whims.randrange(first, len(free))
             size, address = free[which]
             self._remove_free(pool, address, size)
             return size, address
-        size = -(-taken // SEGMENT_BYTES) * SEGMENT_BYTES
+        size = -(-nbytes // SEGMENT_BYTES) * SEGMENT_BYTES
         if self.arenas is None:
             address = self._device.allocate(size)
         else:

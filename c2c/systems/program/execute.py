@@ -19,12 +19,12 @@ Resolve = Callable[[Kernel], int]
 
 @dataclass(slots=True)
 class Running:
-    """A program in a process, with addresses of its buffers and functions of its kernels.
+    """A program in a process, with addresses and functions.
 
     Attributes:
-      resolve: look-up of kernels that libraries hide.
-      pool: pool of buffers allocated between launches.
-      images: images of the loaded modules.
+      resolve: look-up of hidden kernels.
+      pool: of buffers allocated between launches.
+      images: of loaded modules.
     """
 
     program: Program
@@ -42,19 +42,19 @@ class Running:
         return self.recorder.device
 
     def of(self, program: Program) -> Running:
-        """Return another program, such as another batch size, over the same buffers."""
+        """Return another program over the same buffers."""
         return replace(self, program=program)
 
     def again(self) -> Running:
-        """Return the program with new memory, not started, and the same kernels."""
+        """Return the program with new memory, not started."""
         recorder = Recorder(self.device, Allocator(self.device))
         return replace(self, recorder=recorder, addresses={})
 
     def start(self, order: Iterable[int] | None = None) -> None:
-        """Allocate the buffers that are live before the first launch.
+        """Allocate buffers live before the first launch.
 
         Args:
-          order: buffers in order of allocation; None: by index. One thread's keep their order.
+          order: of allocation; None: by index. One thread's keep their order.
         """
         standing = [k for k, b in enumerate(self.program.buffers) if b.first is None]
         for k in standing if order is None else order:
@@ -166,7 +166,7 @@ class Running:
 
 
 def tensor_map_bytes(device: Device, address: int, rest: bytes) -> bytes:
-    """Return a tensor map of an address and of 120 other bytes."""
+    """Return a tensor map of an address and 120 other bytes."""
     return device.replace_address(bytes(8) + rest, address)
 
 

@@ -35,7 +35,7 @@ _WORD_BYTES: Final = {"8": 1, "16": 2, "32": 4, "64": 8}
 
 @dataclass(frozen=True, slots=True)
 class ParameterDeclaration:
-    """A parameter as PTX declares it; `is_pointer` is its mark `.ptr`."""
+    """A parameter in PTX; `is_pointer`: its mark `.ptr`."""
 
     nbytes: int
     align: int
@@ -44,10 +44,10 @@ class ParameterDeclaration:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Bytes that a kernel reads or writes at an address in one of its parameters.
+    """Bytes that a kernel accesses at a parameter's address.
 
     Attributes:
-      at: byte of the address in the parameter.
+      at: byte in the parameter.
       kind: pointer, map (a tensor map) or table (a pointer in memory).
     """
 
@@ -59,12 +59,12 @@ class Access:
 
     @property
     def width(self) -> int:
-        """Bytes of the parameter that the address or tensor map takes."""
+        """Bytes of the address or tensor map."""
         return TENSOR_MAP_BYTES if self.kind == "map" else 8
 
 
 class Traced(NamedTuple):
-    """An address that a kernel records: byte `at` of a parameter."""
+    """A recorded address: byte `at` of a parameter."""
 
     intervals: int
     number: int
@@ -104,7 +104,7 @@ def image_key(image: bytes) -> str:
 
 @lru_cache(maxsize=512)
 def entries_of(image: bytes) -> tuple[Entry, ...]:
-    """Return the kernels of an image, with accesses by comments before an entry.
+    """Return an image's kernels, with accesses by comments before an entry.
 
     // access <parameter> <byte in it> <pointer|map|table> <r|w|rw> <bytes>
     // record <parameter of the intervals> <number of the interval> <parameter> <byte in it>

@@ -1,4 +1,4 @@
-"""Device port: the GPU driver calls that launch programs need."""
+"""Device port: driver calls of launch programs."""
 
 from __future__ import annotations
 
@@ -37,21 +37,21 @@ class DeviceFault(RuntimeError):
 
 
 class ParameterPlace(NamedTuple):
-    """Offset and size of a parameter in a function's parameter buffer, in bytes."""
+    """Offset and size of a parameter in the parameter buffer, bytes."""
 
     offset: int
     nbytes: int
 
 
 class LaunchAttribute(NamedTuple):
-    """An attribute of a launch: the driver's number and the value's bytes."""
+    """An attribute of a launch: driver's number and value's bytes."""
 
     number: int
     value: bytes
 
 
 class KernelCall(NamedTuple):
-    """A kernel's launch, with the bytes of every parameter."""
+    """A kernel's launch, with every parameter's bytes."""
 
     function: int
     grid: Triple
@@ -126,7 +126,7 @@ class Device(Protocol):
         """Load an image; return its module."""
 
     def get_function(self, module: int, name: str) -> int:
-        """Load a function of a module by name; return it."""
+        """Load and return a function of a module."""
 
     def functions(self, module: int) -> tuple[int, ...]:
         """Return all functions of a module, loaded or not."""
@@ -135,7 +135,7 @@ class Device(Protocol):
         """Return a function's name."""
 
     def function_module(self, function: int) -> int:
-        """Return the module of a function."""
+        """Return a function's module."""
 
     def parameter_places(self, function: int) -> tuple[ParameterPlace, ...]:
         """Return the offset and size of each parameter in the parameter buffer."""
@@ -154,22 +154,22 @@ class Device(Protocol):
 
     # one stream, and its capture
     def launch(self, call: KernelCall) -> None:
-        """Launch a kernel, or add it to the graph under capture."""
+        """Launch a kernel, or capture it."""
 
     def copy(self, call: CopyCall) -> None:
-        """Copy within device memory, or add the copy to the graph under capture."""
+        """Copy within device memory, or capture the copy."""
 
     def fill(self, call: FillCall) -> None:
-        """Fill elements with one value, or add this to the capture."""
+        """Fill elements with a value, or capture this."""
 
     def synchronise(self) -> None:
         """Wait until the stream is idle."""
 
     def begin_capture(self) -> None:
-        """Begin to add calls to a graph instead of running them."""
+        """Begin to capture calls instead of running them."""
 
     def captured_nodes(self) -> int:
-        """Return the number of nodes of the graph under capture."""
+        """Count nodes of the graph under capture."""
 
     def depend_on(self, edges: Sequence[Edge]) -> None:
         """Set the edges to the next captured node."""
@@ -197,7 +197,7 @@ class Device(Protocol):
         """Return a fill node's call."""
 
     def child_of(self, node: int) -> int:
-        """Return the graph of a child node."""
+        """Return a child node's graph."""
 
     # graphs, made
     def create_graph(self) -> int:
@@ -222,10 +222,10 @@ class Device(Protocol):
         """Add edges between nodes by position."""
 
     def instantiate(self, graph: int) -> int:
-        """Return an executable graph, a copy of the graph as it is now."""
+        """Return an executable copy of the graph."""
 
     def update(self, executable: int, graph: int) -> None:
-        """Set an executable graph's parameters to those of an equal topology."""
+        """Set an executable graph's parameters, of equal topology."""
 
     def upload(self, executable: int) -> None:
         """Upload an executable graph to the device."""
@@ -244,22 +244,22 @@ class Device(Protocol):
 
 
 class Peer(Device, Protocol):
-    """A device among others of one process, ordered by events.
+    """A device among several of a process, ordered by events.
 
-    Calls of `Device` go to the device entered last, calls of this class to their own.
+    Calls of `Device` go to the device entered last, others to their own.
     """
 
     def enter(self) -> None:
         """Make this the current device."""
 
     def record(self) -> int:
-        """Return an event that occurs when everything launched here so far has ended."""
+        """Return an event after everything launched so far."""
 
     def wait(self, event: int) -> None:
         """Delay this device's later launches until any device's event."""
 
     def receive(self, call: CopyCall, source: Peer) -> None:
-        """Copy from another device's memory into this device's, in this stream's order."""
+        """Copy from another device's memory, in this stream's order."""
 
     def forget(self, event: int) -> None:
         """Destroy an event."""

@@ -1,4 +1,4 @@
-"""Launch programs: the buffers, kernels and launches of a model's step, as data."""
+"""Launch programs: buffers, kernels and launches of a step, as data."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class Buffer:
     """A buffer of device memory.
 
     Attributes:
-      first: launch before which it is allocated; None: before all.
-      last: launch after which it is freed; None: it is kept.
-      thread: thread that allocates it, with numbers of its own.
-      content: bytes written on allocation.
+      first: allocation before this launch; None: before all.
+      last: free after this launch; None: kept.
+      thread: allocating thread, with numbers of its own.
+      content: written on allocation.
     """
 
     nbytes: int
@@ -41,7 +41,7 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """A range of bytes of a buffer, which is given by its index."""
+    """A range of bytes of a buffer, given by index."""
 
     buffer: int
     offset: int = 0
@@ -50,7 +50,7 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A slice's address at byte `at` of an argument: a word or a tensor map."""
+    """A slice's address at byte `at` of an argument."""
 
     at: int
     slice: Slice
@@ -59,7 +59,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """A parameter's bytes, and the places of addresses in them."""
+    """A parameter's bytes, and places of addresses in them."""
 
     data: bytes
     places: tuple[Place, ...] = ()
@@ -70,10 +70,10 @@ class Kernel:
     """A kernel, from an image or a library.
 
     Attributes:
-      image: PTX or cubin; empty: only a library has it.
-      library: path of the library; empty: the image is loaded.
-      is_hidden: whether the library's symbol table lacks it.
-      shared_limit: dynamic shared memory of launches, bytes; 0: the default.
+      image: PTX or cubin; empty: in a library.
+      library: path; empty: the image is loaded.
+      is_hidden: whether no symbol names it.
+      shared_limit: dynamic shared memory, bytes; 0: the default.
     """
 
     entry: str
@@ -85,7 +85,7 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A launch of a kernel, which is given by its index."""
+    """A launch of a kernel, given by index."""
 
     kernel: int
     arguments: tuple[Argument, ...]
@@ -116,13 +116,13 @@ class Program:
     """A sequence of launches over buffers.
 
     Attributes:
-      launches: kernels, copies and fills, in an order that respects `edges`.
-      edges: dependencies; None: each launch waits for the previous one.
+      launches: kernels, copies and fills, ordered by `edges`.
+      edges: dependencies; None: one after another.
       inputs: slices written before a run.
       outputs: slices read after a run.
 
     Raises:
-      DataError: a slice outside its buffer or lifetime, or an edge that goes back.
+      DataError: a slice outside its buffer or lifetime, or a backward edge.
     """
 
     buffers: tuple[Buffer, ...]

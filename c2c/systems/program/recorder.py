@@ -12,7 +12,7 @@ __all__ = ["AllocationId", "Event", "Recorder"]
 
 
 class AllocationId(NamedTuple):
-    """Name of an allocation: its thread, its pool, and its number among theirs."""
+    """Name of an allocation: thread, pool, and number there."""
 
     thread: str
     pool: str
@@ -23,9 +23,9 @@ class Event(NamedTuple):
     """An allocation or a free.
 
     Attributes:
-      nbytes: bytes asked for; 0: a free.
-      graph: number of the graph under capture; -1: none.
-      node: nodes that the graph had.
+      nbytes: 0: a free.
+      graph: under capture; -1: none.
+      node: the graph's nodes then.
     """
 
     thread: str
@@ -42,7 +42,7 @@ class Event(NamedTuple):
 
 
 class Recorder:
-    """An allocator that records its allocations and frees as events."""
+    """An allocator that records allocations and frees."""
 
     def __init__(self, device: Device, allocator: Allocator) -> None:
         self.device = device
@@ -74,7 +74,7 @@ class Recorder:
         self._note(thread, self._live.pop(address), 0, address)
 
     def roll_back(self, count: int) -> None:
-        """Free all allocations after the first `count` events, and forget the later events."""
+        """Free all allocations after `count` events, and forget these."""
         gone, self.events = self.events[count:], self.events[:count]
         for event in reversed(gone):
             if event.is_free:
@@ -92,7 +92,7 @@ class Recorder:
 
     @property
     def live(self) -> dict[int, int]:
-        """Bytes of each live allocation, as asked for, by address."""
+        """Requested bytes of live allocations, by address."""
         return dict(self._sizes)
 
     def name_of(self, address: int) -> AllocationId:
@@ -105,7 +105,7 @@ class Recorder:
         return address is not None and self._live.get(address) == name
 
     def begin_capture(self) -> None:
-        """Begin the capture of a graph."""
+        """Begin a graph's capture."""
         self.device.begin_capture()
         self.starts.append(len(self.events))
         self._is_capturing = True

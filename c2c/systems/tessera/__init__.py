@@ -1,9 +1,10 @@
-"""Tessera: placement of one model's kernels over unlike GPUs, from their machine code."""
+"""Tessera: placement of a model's kernels over unlike GPUs, from machine code."""
 
 from c2c.systems.tessera.ddg import Carried, Dependency, Graph, graph_of, program_key
+from c2c.systems.tessera.driver_execution import Launched, running_on
 from c2c.systems.tessera.lanes import PRICE, Costs, Lane, Lanes
-from c2c.systems.tessera.launched import Launched, running_on
 from c2c.systems.tessera.layouts import SWITCH_S, SYSTEM, PairLayout, pair_layout
+from c2c.systems.tessera.memory_accesses import Recording, Seen, recording_of
 from c2c.systems.tessera.pair import Pair, fitted_claims, load_pair
 from c2c.systems.tessera.pipeline import MODES, Pipelined, Steps, pipelined, steps_of
 from c2c.systems.tessera.plan import (
@@ -17,7 +18,6 @@ from c2c.systems.tessera.plan import (
     stages_of,
 )
 from c2c.systems.tessera.planner import blocks_of_layers, check_solver, plan, relaxation_s, sweep
-from c2c.systems.tessera.recording import Recording, Seen, recording_of
 from c2c.systems.tessera.rehearsal import Rehearsed, one_cut, rehearsed
 from c2c.systems.tessera.schedule import Schedule, Segment, Send, schedule
 from c2c.systems.tessera.touches import Touch, kernels_of, touches_of

@@ -1,4 +1,4 @@
-"""Minimum cut: the exact solution of the latency policy for two GPUs."""
+"""Minimum cut: exact solution of the latency policy for two GPUs."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _LARGEST = 2**30  # capacities are 32-bit integers
 
 
 def minimum_cut(work: Work, gpus: Gpus) -> tuple[tuple[int, ...], float]:
-    """Return the placement of least latency over two GPUs, and a lower bound (seconds in 30 bits).
+    """Return the placement of least latency over two GPUs, and a bound (seconds in 30 bits).
 
-    Source: ours; the paper solves the policy as an integer program.
+    Source: ours; the paper solves an integer program.
     """
     count = len(work.names)
     source, sink = count, count + 1

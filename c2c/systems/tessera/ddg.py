@@ -24,7 +24,7 @@ class Dependency(NamedTuple):
 
 
 class Carried(NamedTuple):
-    """Bytes that `source` writes and `target` reads in a later step."""
+    """Bytes of `source` that `target` reads in a later step."""
 
     source: int
     target: int
@@ -37,7 +37,7 @@ class Graph:
 
     Attributes:
       carried: dependencies of the next step on this one.
-      given: launches that read a buffer from before the step, by buffer.
+      given: readers of earlier content, by buffer.
       opaque: launches with unknown accesses, pinned to one GPU.
     """
 
@@ -54,10 +54,10 @@ class Graph:
 
 
 def graph_of(touches: Sequence[Touch], carried: Iterable[Slice] = ()) -> Graph:
-    """Return the graph of launches that touch memory in this order; only reads wait for writes.
+    """Return the graph of launches in order; only reads wait for writes.
 
-    Source: Tessera, section III-A. Ours: ranges of bytes; several writers of one input; values
-    handed to the next step.
+    Source: Tessera, section III-A. Ours: ranges of bytes; several writers of an input; values for
+    the next step.
     """
     memory: dict[int, _Writers] = {}
     edges: dict[tuple[int, int], int] = {}
@@ -87,7 +87,7 @@ def graph_of(touches: Sequence[Touch], carried: Iterable[Slice] = ()) -> Graph:
 
 
 def program_key(program: Program) -> str:
-    """Return the key of a program, valid across processes."""
+    """Return a program's key, valid across processes."""
     digest = hashlib.sha256()
     for kernel in program.kernels:
         digest.update(f"{kernel.entry} {image_key(kernel.image)}\n".encode())
@@ -106,8 +106,6 @@ def program_key(program: Program) -> str:
 
 @dataclass(slots=True)
 class _Writers:
-    """Last writers of a buffer's bytes: ranges that do not overlap, in order."""
-
     begins: list[int] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)
     who: list[int] = field(default_factory=list)

@@ -26,9 +26,9 @@ class Group:
 
 
 def groups_of(gpu_of: Sequence[int], transfers: Sequence[Transfer]) -> tuple[Group, ...]:
-    """Return the kernel groups of a placement, in the order of their first kernels.
+    """Return a placement's kernel groups, by first kernel.
 
-    A group ends before a kernel that receives and after a kernel that sends.
+    Groups end before receiving and after sending kernels.
 
     Source: Tessera, sections III-D and III-C.
     """

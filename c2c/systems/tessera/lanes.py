@@ -29,14 +29,14 @@ Placing = Callable[[Work, Sequence[StepKernel]], Sequence[int]]
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Costs of a step by size: interpolated, in proportion beyond the last one.
+    """Costs of a step by size: interpolated, proportional beyond the last.
 
     Attributes:
-      sizes: rows of a decode step, or tokens of a prefill step; ascending.
-      busy_s: [size][resource], busy seconds of each GPU and each direction of the link.
-      alone_s: [size], latency of a lone step.
-      rows_s: [size][resource], part of `busy_s` of the rows or the prompt alone.
-      link_bytes: [size], bytes over the link to host memory.
+      sizes: rows (decode) or tokens (prefill); ascending.
+      busy_s: [size][resource], of GPUs and link directions.
+      alone_s: [size], of a lone step.
+      rows_s: [size][resource], part of `busy_s` of rows or prompt.
+      link_bytes: [size], to host memory.
     """
 
     sizes: tuple[float, ...]
@@ -46,7 +46,7 @@ class Costs:
     link_bytes: tuple[float, ...] = ()
 
     def at(self, size: float) -> tuple[tuple[float, ...], float]:
-        """Return a lone step's shares of each resource, and its latency."""
+        """Return a lone step's shares of resources, and latency."""
         grid_size = min(size, self.sizes[-1])
         more = max(1.0, size / self.sizes[-1])
         alone = more * float(np.interp(grid_size, self.sizes, self.alone_s))
@@ -57,7 +57,7 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """Costs of a batch: prompts by their tokens, decode steps by their rows."""
+    """Costs of a batch: prompts by tokens, decodes by rows."""
 
     prefill: Costs
     decode: Costs
@@ -69,7 +69,7 @@ class Joint:
     """One placement for all steps.
 
     Attributes:
-      gpu_of: GPU of each part of each layer, in the order of `PARTS`.
+      gpu_of: [layer][part], as in `PARTS`.
       weight_bytes: by GPU.
     """
 
@@ -85,12 +85,12 @@ class Lanes:
     """A decoder over a pair.
 
     Attributes:
-      context: tokens of a sequence at half of its output.
-      expert_bytes: bytes of an expert's weight.
-      gbps: rate of the link, 1e9 bytes a second; None: the pair's.
-      gap: relative gap at which the planner may stop.
+      context: tokens of a sequence at half its output.
+      expert_bytes: of an expert's weight.
+      gbps: of the link, 1e9 bytes a second; None: the pair's.
+      gap: relative gap of the planner.
       rows: most rows of a lane.
-      caps_gbps: rate of each slice alone from host memory; None: weights are in HBM.
+      caps_gbps: of slices alone from host memory; None: weights are in HBM.
     """
 
     spec: ModelSpec
@@ -118,7 +118,7 @@ class Lanes:
         )
 
     def placed(self, policy: Policy) -> Lane:
-        """Return a lane with a placement of kernels for each size of step."""
+        """Return a lane with a placement for each size of step."""
 
         def placing(work: Work, kernels: Sequence[StepKernel]) -> Sequence[int]:
             if policy == "latency":
@@ -132,7 +132,7 @@ class Lanes:
         return self._lane(placing)
 
     def joint(self, policy: Policy, load: Load, reserve_bytes: float) -> Joint:
-        """Return the placement of layers' parts for prompts and decodes together."""
+        """Return one placement of parts for prompts and decodes."""
         served = decoder(self.spec, load, expert_bytes=self.expert_bytes)
         places = [(kernel.layer, part_of(kernel)) for kernel in served.kernels]
         blocks = blocks_of_layers(

@@ -1,4 +1,4 @@
-"""Layouts of a pair of GPUs in the serving loop."""
+"""Layouts of a pair of GPUs."""
 
 from __future__ import annotations
 
@@ -85,13 +85,13 @@ class PairLayout:
 
 
 def pair_layout(
-    given: PairLayout, pair: Pair, spec: ModelSpec, *, rows: int, link_gbps: float | None = None
+    settings: PairLayout, pair: Pair, spec: ModelSpec, *, rows: int, link_gbps: float | None = None
 ) -> StepLayout:
     """Return the lanes of a model over a pair."""
-    if pair.node.chip is not None and given.way == "prefill_decode":
+    if pair.node.chip is not None and settings.way == "prefill_decode":
         allowed = "kernels, replicas or attention_ffn on slices"
-        raise SettingError("system.layout.way", given.way, allowed)
-    return _Over(given, pair, spec, rows, link_gbps).layout()
+        raise SettingError("system.layout.way", settings.way, allowed)
+    return _Over(settings, pair, spec, rows, link_gbps).layout()
 
 
 def _prepare(context: Context) -> SystemSpec:
@@ -118,32 +118,32 @@ SYSTEM: Final = Mechanism(
 # proportion to its kernels and transfers: the limit of many small works that take turns.
 class _Over:
     def __init__(
-        self, given: PairLayout, pair: Pair, spec: ModelSpec, rows: int, link_gbps: float | None
+        self, settings: PairLayout, pair: Pair, spec: ModelSpec, rows: int, link_gbps: float | None
     ) -> None:
-        self.given, self.pair, self.spec = given, pair, spec
+        self.settings, self.pair, self.spec = settings, pair, spec
         left, right = pair.left, pair.right
         self.resources = (left, f"{right} to {left}", right, f"{left} to {right}")
         caps = None
         if link_gbps is not None:
-            if given.plans == "joint":
+            if settings.plans == "joint":
                 allowed = "each_size where slices read their weights from host memory"
-                raise SettingError("system.layout.plans", given.plans, allowed)
+                raise SettingError("system.layout.plans", settings.plans, allowed)
             one, two = (min(part.link_cap_gbps, link_gbps) for part in pair.node.parts)
             caps = one, two
         self.lanes = Lanes(
-            spec=spec, pair=pair, context=given.context, expert_bytes=given.expert_bytes,
-            gbps=given.gbps, gap=given.gap, rows=rows, caps_gbps=caps,
+            spec=spec, pair=pair, context=settings.context, expert_bytes=settings.expert_bytes,
+            gbps=settings.gbps, gap=settings.gap, rows=rows, caps_gbps=caps,
         )  # fmt: skip
 
     def layout(self) -> StepLayout:
-        if self.given.plans == "joint":
+        if self.settings.plans == "joint":
             return self._joint()
-        lanes, detail = getattr(self, f"_{self.given.way}")()
+        lanes, detail = getattr(self, f"_{self.settings.way}")()
         return self._layout(lanes, detail)
 
     def _layout(self, lanes: tuple[Place, ...], detail: str, **more: Any) -> StepLayout:
         return StepLayout(
-            name=f"{self.given.way} over {self.pair.name}",
+            name=f"{self.settings.way} over {self.pair.name}",
             resources=self.resources if self.pair.node.chip is None else self.resources[::2],
             streams=self.lanes.caps_gbps is not None,
             lanes=lanes,
@@ -154,7 +154,7 @@ class _Over:
         )
 
     def _joint(self) -> StepLayout:
-        settings, names = self.given, self.pair.names
+        settings, names = self.settings, self.pair.names
         policy: Policy = settings.objective or (
             "latency" if settings.in_flight == 1 else "throughput"
         )
@@ -181,10 +181,10 @@ class _Over:
     def _kernels(self) -> tuple[tuple[Place, ...], str]:
         steps = tuple(self._step(self.lanes.placed(p)) for p in ("latency", "throughput"))
         place = self._place("both", (0, 1))
-        room = min(self._room(0), self._room(1)) / self.given.in_flight
+        room = min(self._room(0), self._room(1)) / self.settings.in_flight
         lane = self._lane(place, room, steps)
-        return (lane,) * self.given.in_flight, (
-            f"{self.given.in_flight} batches over both GPUs, kernels placed by size of step"
+        return (lane,) * self.settings.in_flight, (
+            f"{self.settings.in_flight} batches over both GPUs, kernels placed by size of step"
         )
 
     def _replicas(self) -> tuple[tuple[Place, ...], str]:
@@ -196,15 +196,15 @@ class _Over:
         ), "a batch on each GPU"  # fmt: skip
 
     def _attention_ffn(self) -> tuple[tuple[Place, ...], str]:
-        sides = _SIDES if self.given.first is None else (self.given.first,)
+        sides = _SIDES if self.settings.first is None else (self.settings.first,)
         lanes = {g: self.lanes.attention_ffn(g) for g in map(_SIDES.index, sides)}
         first = min(lanes, key=lambda g: self._slowest(lanes[g]))
-        room = self._room(first) / self.given.in_flight
+        room = self._room(first) / self.settings.in_flight
         lane = self._lane(self._place("both", (0, 1)), room, (self._step(lanes[first]),))
         names = (self.pair.left, self.pair.right)
-        return (lane,) * self.given.in_flight, (
+        return (lane,) * self.settings.in_flight, (
             f"attention on {names[first]}, the rest on {names[1 - first]}, "
-            f"{self.given.in_flight} batches"
+            f"{self.settings.in_flight} batches"
         )
 
     def _prefill_decode(self) -> tuple[tuple[Place, ...], str]:
@@ -218,24 +218,23 @@ class _Over:
         sent_s = np.array([self.lanes.handed_s(n, source) for n in sizes])
         sent = Cost(prefill=Curve(sizes, sent_s))
         way = self.resources[2 * (1 - first) + 1]
-        room = self._room(first) / self.given.in_flight
+        room = self._room(first) / self.settings.in_flight
         decodes = self._lane(target, self._room(1 - first), (self._step(single[1 - first]),))
         prompts = self._lane(
             self._place(names[first], (first,)), room, (self._step(single[first]),)
         )
         senders = prompts_apart(
-            decodes, [prompts] * self.given.in_flight, {self.spec.name: sent},
-            [(way,)] * self.given.in_flight,
+            decodes, [prompts] * self.settings.in_flight, {self.spec.name: sent},
+            [(way,)] * self.settings.in_flight,
         )  # fmt: skip
         return (*senders, decodes), (
-            f"prompts on {names[first]}, {self.given.in_flight} in flight, decodes on "
+            f"prompts on {names[first]}, {self.settings.in_flight} in flight, decodes on "
             f"{names[1 - first]}"
         )
 
     def _slowest_apart(self, single: Sequence[Lane], source: int) -> float:
-        """Return a request's seconds on the slowest of prefill, link and decode."""
-        prompt = self.given.prompt
-        output = 2 * (self.given.context - prompt)
+        prompt = self.settings.prompt
+        output = 2 * (self.settings.context - prompt)
         return max(
             single[source].prefill.at(prompt)[1],
             self.lanes.handed_s(prompt, cast("Literal[0, 1]", source)),
@@ -243,34 +242,32 @@ class _Over:
         )
 
     def _first(self, seconds: Sequence[float]) -> int:
-        if self.given.first is not None:
-            return _SIDES.index(self.given.first)
+        if self.settings.first is not None:
+            return _SIDES.index(self.settings.first)
         return int(np.argmin(seconds))
 
     def _slowest(self, lane: Lane) -> float:
-        """Return a request's seconds on its busiest resource, at the settings' lengths."""
-        prefill, prefill_s = lane.prefill.at(self.given.prompt)
+        prefill, prefill_s = lane.prefill.at(self.settings.prompt)
         decode, decode_s = lane.decode.at(_ROWS)
-        output = 2 * (self.given.context - self.given.prompt)
+        output = 2 * (self.settings.context - self.settings.prompt)
         return max(
             p * prefill_s + d * decode_s * output / _ROWS
             for p, d in zip(prefill, decode, strict=True)
         )
 
     def _room(self, gpu: int) -> float:
-        """Return a GPU's bytes for keys and values beside all weights of the model."""
         one = self.pair.gpus[gpu]
         weights = 0.0
         if self.lanes.caps_gbps is None:
-            weights = parameter_bytes(self.spec, self.given.expert_bytes)
-        room = one.gpu.hbm_bytes - weights - self.given.hbm_reserve_bytes
+            weights = parameter_bytes(self.spec, self.settings.expert_bytes)
+        room = one.gpu.hbm_bytes - weights - self.settings.hbm_reserve_bytes
         if room < kv_bytes_per_token(self.spec):
             raise SettingError(
                 "node", self.pair.name,
                 f"GPUs that hold {self.spec.name}'s {weights / 1e9:.1f} GB of weights; {one.name} "
                 f"has {one.gpu.hbm_bytes / 1e9:.0f} GB",
-                "With system.layout.plans=joint each holds a part." if self.given.way == "kernels"
-                else "",
+                "With system.layout.plans=joint each holds a part."
+                if self.settings.way == "kernels" else "",
             )  # fmt: skip
         return float(room)
 
@@ -291,7 +288,7 @@ class _Over:
 
 
 def _cost(lane: Lane, column: int | None = None) -> Cost:
-    """Return a step's cost on the resource of a number; None: its seconds alone."""
+    """Return a step's cost on a resource; None: its seconds alone."""
 
     def of(table: Sequence[Sequence[float]]) -> np.ndarray:
         values = np.array(table)

@@ -14,7 +14,7 @@ import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_matrix
 
-from c2c.systems.tessera.contracting import Contracted, contracted
+from c2c.systems.tessera.contraction import Contracted, contracted
 from c2c.systems.tessera.plan import Options, Policy
 from c2c.systems.tessera.work import Gpus, Work
 
@@ -28,8 +28,8 @@ class Solved:
     """Result of the solver.
 
     Attributes:
-      bound_s: lower bound on every placement's cost.
-      is_infeasible: whether it is proven that no placement keeps the limits.
+      bound_s: lower bound on costs.
+      is_infeasible: whether provably no placement keeps the limits.
     """
 
     gpu_of: tuple[int, ...] | None
@@ -52,7 +52,7 @@ def solve(
 ) -> Solved:
     """Return the best placement found.
 
-    Source: Tessera, section III-B. Ours: memory, one transfer a producer, senders that pay, a limit
+    Source: Tessera, section III-B. Ours: memory, one transfer a producer, paying senders, a limit
     on cuts.
     """
     if options.max_cuts is not None and options.max_cuts >= len(work.transfers):
@@ -143,7 +143,6 @@ class _Program:
         return int(self.tied.max()) + 1
 
     def x(self, group: int, gpu: int) -> int:
-        """Return the index of the variable x[group, gpu]."""
         return int(group) * self.count + gpu
 
     def build(self, at_most_s: float) -> None:
@@ -183,7 +182,7 @@ class _Program:
         self._goal(times, costs, paid, at_most_s)
 
     def _transfers(self) -> dict[tuple[Any, ...], tuple[list[tuple[int, int]], float, float]]:
-        """Return the pairs of groups, bytes and weight of each y."""
+        """Return y's pairs of groups, bytes and weight."""
         result: dict[tuple[Any, ...], tuple[list[tuple[int, int]], float, float]] = {}
         alike: dict[tuple[int, int, float], list[float]] = {}
         by_producer: dict[int, list[Any]] = {}
@@ -206,7 +205,6 @@ class _Program:
         return result
 
     def _kept(self) -> dict[tuple[int, ...], float]:
-        """Return the bytes of weights by the groups that read them."""
         result: dict[tuple[int, ...], float] = {}
         if self.gpus.memory_bytes is not None:
             for weights in self.work.weights:
@@ -214,10 +212,10 @@ class _Program:
                 result[readers] = result.get(readers, 0.0) + weights.nbytes
         return result
 
-    def _memory(self, kept: Mapping[tuple[int, ...], float], first_z: int) -> None:
+    def _memory(self, weights: Mapping[tuple[int, ...], float], first_z: int) -> None:
         for g, limit in enumerate(self.gpus.memory_bytes or ()):
             terms = []
-            for number, (readers, nbytes) in enumerate(kept.items()):
+            for number, (readers, nbytes) in enumerate(weights.items()):
                 z = first_z + number * self.count + g
                 for group in readers:
                     self._row([(z, 1.0), (self.x(group, g), -1.0)], 0.0, math.inf)

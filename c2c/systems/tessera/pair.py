@@ -22,8 +22,8 @@ class Pair:
     """Two GPUs, or slices of one, with a link.
 
     Attributes:
-      node: two GPUs, or two slices of one, with a link.
-      right_share: factor on the right GPU's speed; 1, but for the paper's figures.
+      node: of two GPUs, or two slices of one.
+      right_share: factor on the right GPU's speed; 1 outside the paper's figures.
     """
 
     node: Node
@@ -42,7 +42,7 @@ class Pair:
 
     @property
     def names(self) -> tuple[str, str]:
-        """Names of the GPUs, with numbers if they are alike."""
+        """Names of the GPUs, with numbers if alike."""
         left, right = self.node.gpus
         return (left, right) if left != right else (f"{left} 1", f"{right} 2")
 
@@ -70,7 +70,7 @@ class Pair:
         return left, replace(right, share=self.right_share)
 
     def link(self, gbps: float | None = None) -> Gpus:
-        """Return the pair as the planner's input, by default at the node's link rate."""
+        """Return the planner's input, by default at the node's link rate."""
         wire = self.wire
         return Gpus.alike(
             self.names, gbps=wire.gbps if gbps is None else gbps, latency_s=wire.latency_s
@@ -78,11 +78,11 @@ class Pair:
 
 
 def load_pair(name: str) -> Pair:
-    """Return a pair of the paper's with its fitted constant, for figures alone.
+    """Return a pair of the paper with its fitted constant, for figures.
 
     Raises:
       SettingError: no such file, an invalid value, or no pair.
-      DataError: the fitted constant has no source.
+      DataError: no source of the constant.
     """
     node = load_node(name)
     fitted = _fitted(node.name) if node.name in conf_names(_FITTED) else None
@@ -90,7 +90,7 @@ def load_pair(name: str) -> Pair:
 
 
 def fitted_claims() -> frozenset[str]:
-    """Return the claims that pairs' constants are fitted to, which are in-sample."""
+    """Return the claims that pairs' constants are fitted to."""
     return frozenset(claim for name in conf_names(_FITTED) for claim in _fitted(name)[1].claims)
 
 

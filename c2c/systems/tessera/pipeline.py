@@ -1,4 +1,4 @@
-"""Event simulation of pipelined requests over the GPUs of a placement."""
+"""Event simulation of pipelined requests over a placement's GPUs."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Steps:
     """A placed step.
 
     Attributes:
-      waits: transfers that each group waits for.
-      sends: [group], (target group, seconds on the link) at its end.
+      waits: [group], transfers waited for.
+      sends: [group], (target group, link seconds) at its end.
       order: [GPU], its groups in program order.
     """
 
@@ -53,7 +53,7 @@ class Pipelined:
 
 
 def steps_of(work: Work, gpus: Gpus, gpu_of: Sequence[int]) -> Steps:
-    """Return the kernel groups of a placed step."""
+    """Return a placed step's kernel groups."""
     groups = groups_of(gpu_of, work.transfers)
     group_of = {kernel: n for n, group in enumerate(groups) for kernel in group.kernels}
     waits = [0] * len(groups)
@@ -79,14 +79,14 @@ def steps_of(work: Work, gpus: Gpus, gpu_of: Sequence[int]) -> Steps:
 def pipelined(
     kinds: Sequence[Steps], requests: Sequence[Sequence[int]], mode: Mode, in_flight: int
 ) -> Pipelined:
-    """Run requests: `in_flight` of them at time 0, each further one when one has ended.
+    """Run requests: `in_flight` at time 0, a further one at each end.
 
     The mode chooses among ready groups:
 
         none      one request is in flight
         naive     all share the GPU equally
         priority  the oldest request's first; it preempts others, which resume later
-        shortest  the one with the least time left first; it preempts others, which resume later
+        shortest  the one with the least time left first, likewise
 
     Raises:
       SettingError: an unknown mode, or `in_flight` below 1.

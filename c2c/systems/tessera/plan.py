@@ -21,11 +21,10 @@ class Options:
     """Options of the planner beyond the paper.
 
     Attributes:
-      one_transfer: whether one producer's data is sent once a GPU.
-      senders_pay: whether a transfer also counts for its sender.
+      one_transfer: whether data is sent once a GPU.
+      senders_pay: whether transfers count for senders.
       max_cuts: most transfers between GPUs; None: no limit.
-      price: cost of a second of transfers under the throughput policy, in seconds of the slowest
-        stage.
+      price: of a second of transfers under the throughput policy, in seconds of the slowest stage.
     """
 
     one_transfer: bool = False
@@ -39,7 +38,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One GPU's part of a step: computation and communication, which overlap."""
+    """A GPU's part of a step: computation and communication, overlapped."""
 
     compute_s: float
     communication_s: float
@@ -55,8 +54,8 @@ class Plan:
     """A placement.
 
     Attributes:
-      objective_s: its cost under the policy.
-      bound_s: lower bound on every placement's cost.
+      objective_s: cost under the policy.
+      bound_s: lower bound on costs.
       cuts: transfers between GPUs.
       method: cut, sweep, milp or another.
     """
@@ -71,7 +70,7 @@ class Plan:
 
     @property
     def gap(self) -> float:
-        """Largest share by which the best placement's cost may be lower."""
+        """Largest share by which the best cost may be lower."""
         if self.objective_s <= 0:
             return 0.0
         return max(0.0, 1.0 - self.bound_s / self.objective_s)
@@ -80,7 +79,6 @@ class Plan:
 def _sent(
     work: Work, gpu_of: Sequence[int], options: Options
 ) -> dict[tuple[int, ...], list[float]]:
-    """Return [bytes, weight] of each transfer between GPUs."""
     result: dict[tuple[int, ...], list[float]] = {}
     for number, edge in enumerate(work.transfers):
         u, g = gpu_of[edge.source], gpu_of[edge.target]
@@ -95,7 +93,7 @@ def _sent(
 def stages_of(
     work: Work, gpus: Gpus, gpu_of: Sequence[int], options: Options | None = None
 ) -> tuple[tuple[Stage, ...], int]:
-    """Return each GPU's stage under a placement, and the number of transfers between GPUs.
+    """Return each GPU's stage, and the number of transfers.
 
     Source: Tessera, section III-B: T_g and M_g.
     """
@@ -128,7 +126,7 @@ def cost(policy: Policy, stages: Sequence[Stage], options: Options | None = None
 def costs_of(
     work: Work, gpus: Gpus, policy: Policy, placements: Any, options: Options | None = None
 ) -> Any:
-    """Return the cost of each of [placement][kernel], as an array."""
+    """Return the costs of [placement][kernel], as an array."""
     options = options or Options()
     if options.one_transfer:  # the placement decides which transfers are one
         return np.array(
@@ -162,7 +160,7 @@ def costs_of(
 
 
 def memory_of(work: Work, gpu_of: Sequence[int], count: int) -> tuple[float, ...]:
-    """Return the bytes of weights that each of `count` GPUs keeps."""
+    """Return the weight bytes on each of `count` GPUs."""
     totals = [0.0] * count
     for weights in work.weights:
         for gpu in {gpu_of[k] for k in weights.readers}:

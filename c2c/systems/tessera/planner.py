@@ -36,14 +36,14 @@ def plan(
     """Return a placement: each kernel's GPU, with its cost and bound.
 
     Args:
-      policy: throughput, for when requests queue; or latency.
-      tied: each kernel's group, which shares a GPU; None: no groups.
-      first: coarser groups, solved first as a start.
-      gap: relative gap at which the solver may stop.
-      time_limit_s: its best placement then is returned.
+      policy: throughput, for queues; or latency.
+      tied: [kernel], groups that share a GPU; None: none.
+      first: coarser groups, as a start.
+      gap: relative gap of the solver.
+      time_limit_s: the best so far is returned.
 
     Raises:
-      SettingError: another number of GPUs, or no placement keeps the limits.
+      SettingError: a wrong number of GPUs, or no placement keeps the limits.
     """
     options = options or Options()
     count = len(gpus.names)
@@ -105,7 +105,7 @@ def check_solver(gap: float, time_limit_s: float) -> None:
 
 
 def relaxation_s(work: Work) -> float:
-    """Return a lower bound on the slowest stage's seconds: divisible kernels, no transfers."""
+    """Return a bound on the slowest stage: divisible kernels, no transfers."""
     times = work.times
     kernels, count = times.shape
     c = np.zeros(kernels * count + 1)
@@ -127,7 +127,7 @@ def relaxation_s(work: Work) -> float:
 
 
 def sweep(work: Work) -> Iterator[tuple[int, ...]]:
-    """Yield placements to start from: GPUs alone, then thresholds of t[k,a] / t[k,b]."""
+    """Yield first placements: GPUs alone, then thresholds of t[k,a] / t[k,b]."""
     kernels, count = work.times.shape
     for g in range(count):
         yield (g,) * kernels
@@ -202,8 +202,8 @@ def _plan(
     )  # fmt: skip
 
 
-def _as(known: Plan, bound_s: float) -> Plan:
-    return replace(known, bound_s=bound_s)
+def _as(plan: Plan, bound_s: float) -> Plan:
+    return replace(plan, bound_s=bound_s)
 
 
 def _fits(work: Work, gpus: Gpus, gpu_of: Sequence[int]) -> bool:

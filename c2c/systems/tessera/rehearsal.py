@@ -1,4 +1,4 @@
-"""Rehearsal: choice of a placement for each kind of step by simulation of pipelined requests."""
+"""Rehearsal: choice of placements by simulation of pipelined requests."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Rehearsed:
     """Result of a rehearsal.
 
     Attributes:
-      chosen: placement by kind of step.
-      tried_s: seconds with each combination of placements.
+      chosen: by kind of step.
+      tried_s: of each combination of placements.
     """
 
     chosen: tuple[int, ...]
@@ -33,13 +33,13 @@ class Rehearsed:
 def rehearsed(
     kinds: Sequence[Sequence[Steps]], requests: Sequence[Sequence[int]], mode: Mode, in_flight: int
 ) -> Rehearsed:
-    """Return the placements that run requests in the least time; the first of equals.
+    """Return the fastest placements; the first of equals.
 
     Args:
       kinds: [kind of step][placement], over the same GPUs.
 
     Raises:
-      SettingError: a kind without a placement, or an invalid mode or number.
+      SettingError: no placement, or an invalid mode or number.
 
     Source: ours.
     """
@@ -56,7 +56,7 @@ def rehearsed(
 
 
 def one_cut(work: Work, gpus: Gpus) -> Plan:
-    """Return the best placement with the first kernels on one GPU and the rest on another.
+    """Return the best placement with one cut in program order.
 
     Raises:
       SettingError: no placement keeps the limits.

@@ -14,11 +14,11 @@ __all__ = ["Schedule", "Segment", "Send", "schedule"]
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """A transfer of bytes from one GPU to another.
+    """A transfer between GPUs.
 
     Attributes:
-      part: slice that is sent.
-      after: segment that wrote it.
+      part: slice sent.
+      after: its writer.
     """
 
     part: Slice
@@ -29,11 +29,11 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Consecutive launches of one GPU, and the sends that they wait for.
+    """Consecutive launches of a GPU, and sends waited for.
 
     Attributes:
-      sends: sends before the first launch.
-      holds: segments whose sends must end before this one overwrites them.
+      sends: before the first launch.
+      holds: segments whose sends end before an overwrite.
     """
 
     gpu: int
@@ -44,7 +44,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """All segments in program order, then the last sends: results and carried values."""
+    """Segments in program order, then last sends: results and carried values."""
 
     segments: tuple[Segment, ...]
     last: tuple[Send, ...]
@@ -64,15 +64,15 @@ def schedule(
     outputs: Sequence[Slice] = (),
     carried: Sequence[Slice] = (),
 ) -> Schedule:
-    """Return segments, each one CUDA graph, and sends of a placement.
+    """Return a placement's segments (CUDA graphs) and sends.
 
     Args:
-      count: number of GPUs; all have the content from before the step.
-      outputs: slices that the first GPU has in the end.
-      carried: slices that the next step reads, such as KV.
+      count: of GPUs, all with the earlier content.
+      outputs: slices on the first GPU in the end.
+      carried: slices for the next step, such as KV.
 
     Raises:
-      SettingError: a placement of another length, or on an unknown GPU.
+      SettingError: another length, or an unknown GPU.
 
     Source: Tessera, section III-C. Ours: sends of missing bytes alone.
     """
@@ -126,8 +126,6 @@ def _overlap(one: Slice, other: Slice) -> bool:
 
 @dataclass(slots=True)
 class _Versions:
-    """Newest version of each range of bytes."""
-
     _newest: dict[int, list[_Version]] = field(default_factory=dict)
 
     def bring(self, part: Slice, gpu: int) -> list[Send]:
@@ -154,7 +152,7 @@ class _Versions:
 
 @dataclass(frozen=True, slots=True)
 class _Version:
-    """A range of a buffer: its writer, and the GPUs that hold it."""
+    """A range of a buffer: writer, and GPUs with it."""
 
     begin: int
     end: int

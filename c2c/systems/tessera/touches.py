@@ -1,4 +1,4 @@
-"""Memory that each launch of a program reads and writes."""
+"""Memory that each launch reads and writes."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ __all__ = ["Touch", "kernels_of", "touches_of"]
 
 @dataclass(frozen=True, slots=True)
 class Touch:
-    """Bytes that a launch reads, and bytes that it writes.
+    """A launch's accesses.
 
     Attributes:
-      reads: slices up to date before the launch; one updated in place is read whole.
-      opaque: reasons of unknown accesses; then all slices are read and written.
+      reads: current slices; one updated in place is read whole.
+      opaque: reasons of unknown accesses: all slices are read and written.
     """
 
     reads: tuple[Slice, ...]
@@ -28,10 +28,10 @@ class Touch:
 
 
 def kernels_of(program: Program) -> Mapping[str, KernelAccess]:
-    """Return the memory accesses of each kernel of a program, by its entry.
+    """Return the kernels' memory accesses by entry.
 
     Raises:
-      DataError: an unreadable image, or one that lacks its kernel.
+      DataError: an unreadable image, or no kernel in it.
     """
     result = {}
     for kernel in program.kernels:
@@ -46,10 +46,10 @@ def kernels_of(program: Program) -> Mapping[str, KernelAccess]:
 def touches_of(
     program: Program, kernels: Mapping[str, KernelAccess] | None = None
 ) -> tuple[Touch, ...]:
-    """Return the slices that each launch reads and writes, in order.
+    """Return the slices of each launch, in order.
 
     Raises:
-      DataError: a kernel accesses memory by a parameter that is no address.
+      DataError: a parameter that is no address.
     """
     access_of = kernels_of(program) if kernels is None else kernels
     touches = []

@@ -27,11 +27,11 @@ class Way:
     """One strategy to use the GPUs.
 
     Attributes:
-      requests_per_s: 0: the model does not fit or cannot be split so.
-      price: relative price of the GPUs; None: unknown.
-      held_bytes: weights and cache on each GPU.
-      detail: assignment of the GPUs, as text.
-      is_applicable: whether such a model can be split so at all.
+      requests_per_s: 0: does not fit or cannot be split so.
+      price: of the GPUs, relative; None: unknown.
+      held_bytes: [GPU], weights and cache.
+      detail: assignment, as text.
+      is_applicable: whether the model can be split so.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Way:
 
     @property
     def efficiency(self) -> float | None:
-        """Requests a second for the price; None: the price is not known."""
+        """Requests a second for the price; None: unknown."""
         return None if self.price is None else self.requests_per_s / self.price
 
 
@@ -58,16 +58,16 @@ def ways(
     gap: float = 0.01,
     blocks: int | None = None,
 ) -> tuple[Way, ...]:
-    """Return the sustained requests a second of all strategies, in the order of `WAYS`.
+    """Return sustained requests a second by strategy, as in `WAYS`.
 
     `kernels` is Tessera's, `prefill_decode` and `attention_ffn` are its baselines. Ours: `replicas`
     (no link) and `layers` (first layers on one GPU).
 
     Args:
-      gbps: rate of the link in each direction, 1e9 bytes a second.
-      latency_s: latency of a transfer.
-      gap: relative gap at which the planner may stop.
-      blocks: blocks of layers whose kernels of a kind share a GPU; None: none.
+      gbps: of the link in each direction, 1e9 bytes a second.
+      latency_s: of a transfer.
+      gap: relative gap of the planner.
+      blocks: of layers whose kernels of a kind share a GPU; None: none.
 
     Raises:
       SettingError: not two GPUs, or one lacks a rate.
@@ -88,15 +88,15 @@ def ways(
     )
 
 
-def best_way(found: Sequence[Way], *, by_price: bool = False) -> Way:
-    """Return the strategy of most requests a second, or most for the price; the first of equals.
+def best_way(strategies: Sequence[Way], *, by_price: bool = False) -> Way:
+    """Return the strategy of most requests a second, or for the price.
 
     Raises:
       SettingError: no strategy fits, or `by_price` without a price.
     """
-    real = [way for way in found if way.name != "limit" and way.requests_per_s > 0]
+    real = [way for way in strategies if way.name != "limit" and way.requests_per_s > 0]
     if not real:
-        most_bytes = max((max(way.held_bytes) for way in found), default=0.0)
+        most_bytes = max((max(way.held_bytes) for way in strategies), default=0.0)
         raise SettingError(
             "model", f"{most_bytes:.0f} bytes", "a model that both GPUs hold together"
         )
@@ -108,7 +108,7 @@ def best_way(found: Sequence[Way], *, by_price: bool = False) -> Way:
 
 
 class _Pair:
-    """A model under a load over two GPUs, in seconds a request."""
+    """A model under a load over two GPUs, seconds a request."""
 
     def __init__(
         self,
@@ -228,8 +228,8 @@ class _Pair:
     def _held(self, gpu_of: Sequence[int]) -> tuple[float, ...]:
         return memory_of(self.both, gpu_of, 2)
 
-    def _fits(self, held: Sequence[float]) -> bool:
-        return all(h <= room for h, room in zip(held, self.room, strict=True))
+    def _fits(self, held_bytes: Sequence[float]) -> bool:
+        return all(h <= room for h, room in zip(held_bytes, self.room, strict=True))
 
     def _placed(
         self, name: str, gpu_of: Sequence[int], seconds: float, *, plan: Plan | None = None,

@@ -28,13 +28,13 @@ MOST_S = 1e6  # longest kernel; a solver's microseconds stay finite numbers
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """A step of a model: kernels in program order.
+    """A model's step: kernels in program order.
 
     Attributes:
       times_s: [kernel][gpu].
       transfers: from an earlier to a later kernel.
       weights: with the kernels that read them.
-      pinned: kernels that only one GPU may run -> that GPU.
+      pinned: kernel -> its only GPU.
     """
 
     names: tuple[str, ...]
@@ -76,7 +76,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpus:
-    """GPUs and the links between them.
+    """GPUs and their links.
 
     Attributes:
       latency_s: [from][to], seconds before the first byte.
@@ -119,13 +119,13 @@ class Gpus:
         )
 
     def seconds(self, nbytes: float, source: int, target: int) -> float:
-        """Return the seconds of a transfer; infinity if there is no link."""
+        """Return a transfer's seconds; infinity if there is no link."""
         gbps = self.gbps[source][target]
         return self.latency_s[source][target] + nbytes / (gbps * 1e9) if gbps else math.inf
 
 
 def joined(works: Sequence[tuple[Work, float]]) -> Work:
-    """Return several steps as one work, each times its count."""
+    """Return several steps as one work, times their counts."""
     names: list[str] = []
     times: list[tuple[float, ...]] = []
     transfers: list[Transfer] = []
@@ -150,7 +150,7 @@ def joined(works: Sequence[tuple[Work, float]]) -> Work:
 def served_work(
     served: Served, gpus: Sequence[TimedGpu], efficiency: Efficiency | None = None
 ) -> Work:
-    """Return all phases of a served model as one work, in seconds a request."""
+    """Return a served model's phases as one work, in seconds a request."""
     both = joined(
         [(work_of(phase.kernels, gpus, efficiency), phase.steps) for phase in served.phases]
     )
@@ -170,10 +170,10 @@ def work_of(
     """Return a step as the planner's input.
 
     Args:
-      efficiency: shares of datasheets' rates for kernels that are no products.
+      efficiency: shares of datasheets' rates, beside products.
 
     Raises:
-      SettingError: no kernel, no GPU, or a GPU that lacks a rate.
+      SettingError: no kernel or GPU, or a missing rate.
     """
     if not gpus:
         raise SettingError("gpus", gpus, "at least one GPU")
@@ -195,7 +195,7 @@ def streamed_work(
     gpus: Sequence[TimedGpu],
     caps_gbps: Sequence[float],
 ) -> Work:
-    """Return a step whose weights are streamed over the link, each slice alone on it."""
+    """Return a step with streamed weights, each slice alone on the link."""
     # `product` means a product over weights in HBM, and no kernel has one here
     here = [replace(kernel, weight_bytes=0.0, product=None) for kernel in kernels]
     weights = np.array([kernel.weight_bytes for kernel in kernels])

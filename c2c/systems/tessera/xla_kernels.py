@@ -1,4 +1,4 @@
-"""Operations and bytes of each launch of an XLA program."""
+"""Operations and bytes of an XLA program's launches."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def xla_kernels(step: XlaStep, touches: Sequence[Touch], tokens: int) -> tuple[S
     """Return a kernel for each launch, in order.
 
     Args:
-      tokens: tokens of the step, the rows of its products.
+      tokens: of the step, rows of products.
     """
     standing = {part.buffer for part in step.program.inputs}
     standing -= {part.buffer for touch in touches for part in touch.writes}
@@ -42,12 +42,12 @@ def program_work(
     efficiency: Efficiency | None = None,
     home: int = 0,
 ) -> Work:
-    """Return a program as the planner's input: launches, bytes between them, weights.
+    """Return a program as the planner's input.
 
     Launches with unknown accesses are pinned to `home`.
 
     Args:
-      home: GPU of pinned launches.
+      home: their GPU.
     """
     graph = graph_of(touches, step.carried)
     kernels = xla_kernels(step, touches, tokens)

@@ -1,6 +1,7 @@
-"""WEAVER: attention of a share of a hot model's sequences on a cold model's GPU."""
+"""WEAVER: attention of some hot sequences on a cold model's GPU."""
 
 from c2c.systems.weaver.layout import SYSTEM, cut_of, woven_layout
+from c2c.systems.weaver.layout_settings import Weaving
 from c2c.systems.weaver.profile import Pair, Woven, payload_bytes, profile_of, woven
 from c2c.systems.weaver.splitting import (
     Cut,
@@ -15,7 +16,6 @@ from c2c.systems.weaver.splitting import (
     stated_objective,
 )
 from c2c.systems.weaver.times import fitted, fitted_claims
-from c2c.systems.weaver.weaving import Weaving
 
 __all__ = [
     "SYSTEM",

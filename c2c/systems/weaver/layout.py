@@ -27,6 +27,7 @@ from c2c.serving import (
     side_by_side,
 )
 from c2c.systems.mechanism import Context, Mechanism, read_gbps
+from c2c.systems.weaver.layout_settings import WAYS, Weaving
 from c2c.systems.weaver.profile import Pair, away_of, moved_s, operators_of, payload_bytes
 from c2c.systems.weaver.splitting import (
     Cut,
@@ -38,7 +39,6 @@ from c2c.systems.weaver.splitting import (
     printed_cut,
 )
 from c2c.systems.weaver.times import Times, curve, fitted, times_of
-from c2c.systems.weaver.weaving import WAYS, Weaving
 
 __all__ = ["SYSTEM", "cut_of", "pair_times", "woven_layout"]
 
@@ -46,14 +46,14 @@ _PAIR_CHIP: Final = "a100_40"  # whose all-reduces `fitted` has
 
 
 def pair_times(
-    given: Weaving, hot: Times, cold: Times, gpus: tuple[TimedGpu, TimedGpu], node: Node,
+    settings: Weaving, hot: Times, cold: Times, gpus: tuple[TimedGpu, TimedGpu], node: Node,
     away: Times, *, receiver: int = 1, receivers: int = 1, link_gbps: float | None = None,
 ) -> Pair:  # fmt: skip
     """Return the pair's times (K, N, the receiver's operators)."""
-    count = away_of(given.rows, given.ratio / receivers)
-    at_home = hot.attention_s([given.rows - receivers * count], given.context)
-    remote = away.attention_s([count], given.context)
-    batch = Batch(rows=given.cold_rows, chunk=1, context=given.context)
+    count = away_of(settings.rows, settings.ratio / receivers)
+    at_home = hot.attention_s([settings.rows - receivers * count], settings.context)
+    remote = away.attention_s([count], settings.context)
+    batch = Batch(rows=settings.cold_rows, chunk=1, context=settings.context)
     kinds, ops, most = operators_of(cold.spec, batch, gpus[1])
     if link_gbps is not None:
         weights = [kernel.weight_bytes for kernel in step_kernels(cold.spec, batch)]
@@ -61,60 +61,60 @@ def pair_times(
     return Pair(
         layers=hot.spec.layers, away=count, local_s=float(at_home[0]), away_s=float(remote[0]),
         wire_s=moved_s(hot.spec, count, *_wire(node, receiver, receivers)),
-        rest_s=float(hot.rest_s([given.rows])[0]), kinds=kinds, ops=ops, most=most,
+        rest_s=float(hot.rest_s([settings.rows])[0]), kinds=kinds, ops=ops, most=most,
     )  # fmt: skip
 
 
-def cut_of(given: Weaving, pair: Pair) -> Cut:
+def cut_of(settings: Weaving, pair: Pair) -> Cut:
     """Return the cut that the settings name."""
-    limits, slack = pair.limits(given.limits), pair.slack_s
-    if given.cut == "none" or not pair.away:
+    limits, slack = pair.limits(settings.limits), pair.slack_s
+    if settings.cut == "none" or not pair.away:
         return Cut(pieces=tuple((t,) for t in pair.ops))
-    if given.cut == "best":
+    if settings.cut == "best":
         return best_cut(
-            pair.ops, slack, layers=pair.layers, weight=given.weight, limits=limits
+            pair.ops, slack, layers=pair.layers, weight=settings.weight, limits=limits
         )  # fmt: skip
-    seconds = given.threshold * pair.iteration_s
-    threshold = Threshold(seconds=seconds, of=given.of, layers=pair.layers)
-    if given.cut == "printed":
+    seconds = settings.threshold * pair.iteration_s
+    threshold = Threshold(seconds=seconds, of=settings.of, layers=pair.layers)
+    if settings.cut == "printed":
         return printed_cut(pair.ops, slack, threshold)
     return guarded_cut(pair.ops, slack, threshold, limits)
 
 
 def woven_layout(
-    given: Weaving, models: tuple[Deployment, ...], node: Node, *, rows: int, tokens: int,
+    settings: Weaving, models: tuple[Deployment, ...], node: Node, *, rows: int, tokens: int,
     constants: Constants | None = None, link_gbps: float | None = None,
 ) -> StepLayout:  # fmt: skip
-    """Return the layout of a hot model and its cold ones over the first GPUs of a node.
+    """Return the layout of hot and cold models over a node's first GPUs.
 
     Args:
-      models: `given.models` models; `given.hot` names the hot one.
-      link_gbps: rate of the chip's link, if cold weights are in host memory; None: in HBM.
+      models: `settings.models`; `settings.hot` names the hot one.
+      link_gbps: of the chip's link, for cold weights in host memory; None: in HBM.
 
     Raises:
       SettingError: another number of models, no room, or no links.
     """
-    names, count = [one.name for one in models], given.models
+    names, count = [one.name for one in models], settings.models
     if len(models) != count or len({one.spec.name for one in models}) < count:
         allowed = f"{count} models a node, each with a spec_name of its own"
         raise SettingError("catalog", names, allowed)
-    if given.hot is not None and given.hot not in names:
-        raise unknown_name("system.layout.hot", given.hot, names)
+    if settings.hot is not None and settings.hot not in names:
+        raise unknown_name("system.layout.hot", settings.hot, names)
     if node.chip is not None:
         for name, value, works in (
-            ("way", given.way, given.way in ("dedicated", "woven")),
-            ("prompt_devices", given.prompt_devices, not given.prompt_devices),
+            ("way", settings.way, settings.way in ("dedicated", "woven")),
+            ("prompt_devices", settings.prompt_devices, not settings.prompt_devices),
         ):
             if not works:
                 allowed = "dedicated or woven" if name == "way" else "0 or null"
                 raise SettingError(f"system.layout.{name}", value, f"{allowed} on slices")
     specs = [one.spec for one in models]
-    hot = specs.pop(0 if given.hot is None else names.index(given.hot))
-    result = _Over(given, (hot, *specs), node, rows, tokens, constants, link_gbps).layout()
-    if given.way != "woven" or given.receivers > 1 or given.prompt_devices:
+    hot = specs.pop(0 if settings.hot is None else names.index(settings.hot))
+    result = _Over(settings, (hot, *specs), node, rows, tokens, constants, link_gbps).layout()
+    if settings.way != "woven" or settings.receivers > 1 or settings.prompt_devices:
         return result
     first = next(one.name for one in models if one.spec.name == hot.name)
-    return replace(result, worker={"hot": first, "reserve": str(given.cold_share)})
+    return replace(result, worker={"hot": first, "reserve": str(settings.cold_share)})
 
 
 def _prepare(context: Context) -> SystemSpec:
@@ -172,13 +172,13 @@ SYSTEM: Final = Mechanism(
 # lengthen a step of their model's GPU by their time alone.
 class _Over:
     def __init__(
-        self, given: Weaving, specs: tuple[ModelSpec, ...], node: Node, rows: int, tokens: int,
+        self, settings: Weaving, specs: tuple[ModelSpec, ...], node: Node, rows: int, tokens: int,
         constants: Constants | None, link_gbps: float | None = None,
     ) -> None:  # fmt: skip
-        self.given, self.node, self.rows, self.link_gbps = given, node, rows, link_gbps
+        self.settings, self.node, self.rows, self.link_gbps = settings, node, rows, link_gbps
         self.hot, *self.colds = specs
-        self.tokens = 0 if given.prompt_devices is None else tokens
-        count = 1 + given.receivers
+        self.tokens = 0 if settings.prompt_devices is None else tokens
+        count = 1 + settings.receivers
         ends = range(1, min(count, len(node.platforms)))
         if len(node.platforms) < count or not all(node.link(0, k) for k in ends):
             allowed = f"{count} GPUs, and links from the first one to each other"
@@ -189,10 +189,10 @@ class _Over:
         self.gpus = timed_node(node, self.own)[:count]
 
     def layout(self) -> StepLayout:
-        if self.given.way in ("temporal", "spatial"):
+        if self.settings.way in ("temporal", "spatial"):
             return self._multiplexed()
         hot, rate = self._times(self.hot, 0), self.link_gbps
-        count = self.given.receivers
+        count = self.settings.receivers
         rates = None if rate is None else (rate, rate / count)
         memories = {"gpu0": self._room(0, self.hot)}
         shared = len(self.colds) > count  # each receiver serves every cold model, one at a time
@@ -200,7 +200,7 @@ class _Over:
         for k, spec in enumerate(self.colds[:count], start=1):
             one = largest if shared else spec
             memories[f"gpu{k}"] = self._room(k, *([one] if rate is None else []))
-        notes = ["each model on a GPU"] * (self.given.way == "dedicated")
+        notes = ["each model on a GPU"] * (self.settings.way == "dedicated")
         homes: tuple[dict[str, float], ...] = ({"gpu0": 1.0},)
         step: Plan = (_on("gpu0", "rest", self._own(hot.rest(), hot)),
                       _on("gpu0", "own", hot.attention, home=0, after=("rest",)))  # fmt: skip
@@ -211,21 +211,21 @@ class _Over:
             colds = [self._times(spec, k, rates) for spec in here]
             times.append(colds[0])
             gpu, more_s, reserve = f"gpu{k}", 0.0, {}
-            if self.given.way == "woven":
+            if self.settings.way == "woven":
                 works, more_s, note = self._woven(k, hot, colds[(k - 1) % len(colds)])
                 step, homes, notes = (*step, *works), (*homes, {gpu: 1.0}), [*notes, note]
-                reserve = {gpu: self.given.cold_share * memories[gpu]}
+                reserve = {gpu: self.settings.cold_share * memories[gpu]}
             steps = {}
             for cold in colds:
                 cost, read = self._own(cold.step(more_s), cold), None
                 if rate is not None:
-                    read = cold.link_bytes(has_prompts=self.given.prompt_devices == 0)
+                    read = cold.link_bytes(has_prompts=self.settings.prompt_devices == 0)
                 steps[cold.spec.name] = ((_on(gpu, "step", cost, read=read),),)
             lane = self._lane("cold" if count == 1 else f"cold {k}", steps, (k,), ({gpu: 1.0},))
             lanes.append(replace(lane, reserve=reserve))
         return self._with_prompts(
             StepLayout(
-                name=f"{self.given.way} over {self.node.name}", resources=tuple(memories),
+                name=f"{self.settings.way} over {self.node.name}", resources=tuple(memories),
                 lanes=(self._lane("hot", {self.hot.name: (step,)}, (0,), homes), *lanes),
                 gpus=self._gpus(),
                 by_age=False, memories=memories, streams=rate is not None,
@@ -234,7 +234,7 @@ class _Over:
         )  # fmt: skip
 
     def _woven(self, k: int, hot: Times, cold: Times) -> tuple[Plan, float, str]:
-        settings, away, count = self.given, self._times(self.hot, k), self.given.receivers
+        settings, away, count = self.settings, self._times(self.hot, k), self.settings.receivers
         rate = None if self.link_gbps is None else self.link_gbps / count
         pair = pair_times(
             settings, hot, cold, (self.gpus[0], self.gpus[k]), self.node, away, receiver=k,
@@ -283,7 +283,7 @@ class _Over:
         return step, more_s if is_polled else 0.0, note
 
     def _multiplexed(self) -> StepLayout:
-        settings, spatial = self.given, self.given.way == "spatial"
+        settings, spatial = self.settings, self.settings.way == "spatial"
         _, gbps = _wire(self.node, 1, 1)
         memory = {"both": self._both()}
         lanes = []
@@ -317,13 +317,13 @@ class _Over:
             notes=(note, self._of_prompts()),
         )  # fmt: skip
 
-    def _with_prompts(self, made: StepLayout, times: Sequence[Times]) -> StepLayout:
-        count = self.given.prompt_devices
+    def _with_prompts(self, layout: StepLayout, times: Sequence[Times]) -> StepLayout:
+        count = self.settings.prompt_devices
         if not count:
-            return made
+            return layout
         lanes: list[Lane] = []
-        resources, gpus = list(made.resources), list(made.gpus)
-        for gpu, (lane, one) in enumerate(zip(made.lanes, times, strict=True)):
+        resources, gpus = list(layout.resources), list(layout.gpus)
+        for gpu, (lane, one) in enumerate(zip(layout.lanes, times, strict=True)):
             prompt_lanes, spec = [], one.spec
             _, gbps = _wire(self.node, max(1, gpu), 1)
             for number in range(count):
@@ -339,15 +339,15 @@ class _Over:
             sent = {spec.name: Cost(prefill=curve(sizes, token_s * sizes))}
             ways = [[f"{lane.place.name} prompts {k} out"] for k in range(count)]
             lanes += [*prompts_apart(lane, prompt_lanes, sent, ways), lane]
-        return replace(made, resources=tuple(resources), lanes=tuple(lanes), gpus=tuple(gpus))
+        return replace(layout, resources=tuple(resources), lanes=tuple(lanes), gpus=tuple(gpus))
 
     def _own(self, cost: Cost, times: Times) -> Cost:
-        if self.given.prompt_devices != 0:
+        if self.settings.prompt_devices != 0:
             return cost
         return times.with_prompts(cost)
 
     def _of_prompts(self) -> str:
-        count = self.given.prompt_devices
+        count = self.settings.prompt_devices
         if count is None:
             return "prompts take no time (system.layout.prompt_devices=null)"
         return f"prompts: {f'{count} further GPUs a model' if count else 'on the GPU that decodes'}"
@@ -364,7 +364,7 @@ class _Over:
         on, parts = self.gpus[gpu], self.node.parts
         part, constants = (parts[gpu], self.own) if parts else (on.part, on.constants)
         return times_of(
-            spec, part, constants, rows=self.rows, tokens=self.tokens, host_s=self.given.host_s,
+            spec, part, constants, rows=self.rows, tokens=self.tokens, host_s=self.settings.host_s,
             link_gbps=link_gbps,
         )  # fmt: skip
 
@@ -378,7 +378,9 @@ class _Over:
     def _room(self, gpu: int, *specs: ModelSpec) -> float:
         one = self.gpus[gpu]
         model_bytes = sum(weight_bytes(spec) for spec in specs)
-        room = self.given.kv_share * one.gpu.hbm_bytes - model_bytes - self.given.reserve_bytes
+        room = (
+            self.settings.kv_share * one.gpu.hbm_bytes - model_bytes - self.settings.reserve_bytes
+        )
         if room <= 0.0:
             names = " and ".join(spec.name for spec in specs) or "keys and values"
             allowed = f"GPUs with room for {names}; {one.name} lacks {-room / 1e9:.1f} GB"
@@ -386,7 +388,7 @@ class _Over:
         return float(room)
 
     def _both(self) -> float:
-        """Return the bytes of both GPUs that both models, each over both, leave free."""
+        """Return the free bytes of both GPUs with both models, each over both."""
         halves = sum(self._room(gpu) for gpu in (0, 1))
         room = halves - weight_bytes(self.hot) - weight_bytes(self.colds[0])
         if room <= 0.0:
@@ -408,7 +410,7 @@ def _of(k: int, name: str, receivers: int) -> str:
 
 
 def _wire(node: Node, receiver: int, receivers: int) -> tuple[tuple[float, float], float]:
-    """Return the latencies to a receiver and back, and its rate, GB/s."""
+    """Return latencies to a receiver and back, and its rate, GB/s."""
     there, back = node.link(0, receiver), node.link(receiver, 0)
     assert there is not None  # checked with the node
     assert back is not None

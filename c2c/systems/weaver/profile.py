@@ -30,18 +30,18 @@ def payload_bytes(spec: ModelSpec) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """Times of one decode step each of a hot model (sender) and a cold one (receiver), computed.
+    """Computed times of a hot model's (sender) and a cold one's (receiver) decode step.
 
     Attributes:
-      layers: layers of the hot model, each one task of a step.
-      away: sequences whose KV the receiver holds.
+      layers: of the hot model, a task each.
+      away: sequences of the receiver.
       local_s: K, the sender's attention in a layer, mean.
       away_s: N, the receiver's attention for a task.
       wire_s: a task's payload and result.
       rest_s: the sender's step without attention.
       kinds: the receiver's operators, in program order.
-      ops: seconds of each operator.
-      most: most pieces of each operator.
+      ops: [operator], seconds.
+      most: [operator], most pieces.
     """
 
     layers: int
@@ -56,7 +56,7 @@ class Pair:
 
     @property
     def slack_s(self) -> float:
-        """K - N, less the transfers there and back, which the paper omits."""
+        """K - N, less the transfers, which the paper omits."""
         return self.local_s - self.away_s - self.wire_s
 
     @property
@@ -65,7 +65,7 @@ class Pair:
         return self.rest_s + self.layers * self.local_s
 
     def limits(self, limits: Limits) -> Limits:
-        """Return the limits, with the most pieces of each operator."""
+        """Return the limits, with operators' most pieces."""
         pieces = limits.most if isinstance(limits.most, int) else min(limits.most)
         return Limits(
             least_s=limits.least_s, most=tuple(min(pieces, most) for most in self.most),
@@ -80,7 +80,7 @@ class Woven:
     Attributes:
       stall_s: mean stall of a layer.
       hot_s: the sender's step.
-      cold_s: the receiver's step with its tasks.
+      cold_s: the receiver's step with tasks.
       longest_s: the receiver's longest piece.
     """
 
@@ -100,16 +100,16 @@ def profile_of(
     wire_s: tuple[float, float] = (0.0, 0.0),
     gbps: float = math.inf,
 ) -> Pair:
-    """Return the times of a pair.
+    """Return a pair's times.
 
     Args:
-      batches: decode steps of the hot and of the cold model.
-      ratio: share of the hot sequences that are away.
-      wire_s: latencies to the receiver and back.
-      gbps: rate of the link, each direction.
+      batches: decode steps of hot and cold model.
+      ratio: share of away sequences.
+      wire_s: latencies to and fro.
+      gbps: of the link, each direction.
 
     Raises:
-      SettingError: a ratio outside [0, 1], or a GPU that lacks a rate.
+      SettingError: a ratio outside [0, 1], or a missing rate.
     """
     check_value(ratio, Share, "ratio")
     sender, receiver = gpus
@@ -133,12 +133,12 @@ def profile_of(
 
 
 def away_of(rows: int, ratio: float) -> int:
-    """Return the number of a batch's sequences that are away."""
+    """Count a batch's sequences that are away."""
     return math.floor(ratio * rows + 0.5)
 
 
 def moved_s(spec: ModelSpec, away: int, wire_s: tuple[float, float], gbps: float) -> float:
-    """Return the seconds of a task's payload and result over the link."""
+    """Return the link seconds of a task's payload and result."""
     return sum(wire_s) + away * sum(payload_bytes(spec)) / (gbps * 1e9) if away else 0.0
 
 
@@ -146,7 +146,7 @@ def moved_s(spec: ModelSpec, away: int, wire_s: tuple[float, float], gbps: float
 def operators_of(
     spec: ModelSpec, batch: Batch, on: TimedGpu
 ) -> tuple[tuple[str, ...], tuple[float, ...], tuple[int, ...]]:
-    """Return kinds, seconds and most pieces of a receiver's operators, as in `Pair`."""
+    """Return kinds, seconds and most pieces of operators, as in `Pair`."""
     kernels = step_kernels(spec, batch)
     return (
         tuple(kernel.kind for kernel in kernels),
@@ -169,7 +169,7 @@ def woven(pair: Pair, cut: Cut, poll_s: float) -> Woven:
 
 
 def _attention_s(spec: ModelSpec, rows: int, context: int, on: TimedGpu) -> float:
-    """Return the seconds of decode attention, mean over layers; 0 for no rows."""
+    """Return decode attention's mean seconds a layer; 0 without rows."""
     if rows == 0:
         return 0.0
     kernels = step_kernels(spec, Batch(rows=rows, chunk=1, context=context))

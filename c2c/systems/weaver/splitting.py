@@ -1,4 +1,4 @@
-"""Cuts of a receiver's operators, which shorten the wait of a sender's attention for them."""
+"""Cuts of a receiver's operators, which shorten a sender's waits."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def expected_stall(ops: Sequence[float], slack: float) -> float:
 
 
 def expected_stalls(ops: Sequence[float], slacks: Values) -> Values:
-    """Return `expected_stall` for each slack, [slack] seconds; equal operators count once."""
+    """Return `expected_stall` for each slack, [slack] seconds."""
     t, count = np.unique(_seconds(ops), return_counts=True)
     result: Values = _late(t, slacks[:, None]) @ count / (t @ count)
     return result
@@ -85,9 +85,9 @@ class Limits:
 
     Attributes:
       least_s: shortest piece.
-      most: most pieces of every operator, or of each.
-      split_s: seconds that a split adds to an operator.
-      poll_s: seconds of the poll after the additional piece.
+      most: most pieces, of all or each operator.
+      split_s: of a split.
+      poll_s: of the poll after a piece.
     """
 
     least_s: AboveZero = 20e-6
@@ -104,7 +104,7 @@ class Limits:
         return self.split_s + self.poll_s
 
     def most_of(self, t: Values) -> npt.NDArray[np.int64]:
-        """Return the most pieces of each operator, by its seconds."""
+        """Return each operator's most pieces, by its seconds."""
         if isinstance(self.most, tuple) and len(self.most) != len(t):
             raise SettingError("most", len(self.most), f"a number for each of {len(t)} operators")
         return np.maximum(1, np.minimum(self.most, t // self.least_s)).astype(np.int64)
@@ -112,7 +112,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """A cut: for each operator, in program order, the seconds of its pieces."""
+    """A cut: for each operator, in order, seconds of its pieces."""
 
     pieces: tuple[tuple[float, ...], ...]
 
@@ -133,7 +133,7 @@ class Threshold:
 
     Attributes:
       seconds: the paper's is 5 % of the sender's mean iteration.
-      of: bounded stall: operator (a task that meets the longest piece), layer or iteration.
+      of: bounded stall: operator (at the longest piece), layer or iteration.
       layers: layers of the sender's model.
     """
 
@@ -151,7 +151,7 @@ class Threshold:
 
 
 def printed_cut(ops: Sequence[float], slack: float, threshold: Threshold) -> Cut:
-    """Return the cut of Algorithm 1 as printed, which halves the longest piece again and again.
+    """Return Algorithm 1's cut as printed, which halves the longest piece.
 
     Raises:
       SettingError: more than `MOST_SPLITS` splits.
@@ -164,9 +164,9 @@ def printed_cut(ops: Sequence[float], slack: float, threshold: Threshold) -> Cut
 def guarded_cut(
     ops: Sequence[float], slack: float, threshold: Threshold, limits: Limits | None = None
 ) -> Cut:
-    """Return the cut of Algorithm 1 with guards: shortest piece, most pieces, cost of a split.
+    """Return Algorithm 1's cut with guards: shortest piece, most pieces, cost.
 
-    Stalls are `expected_stall`'s, for a slack of any sign.
+    Stalls are `expected_stall`'s.
     """
     limits = limits or Limits()
     most = limits.most_of(_seconds(ops)).tolist()
@@ -203,7 +203,7 @@ def best_cut(
       weight: of a second of the cold model's step.
 
     Raises:
-      SettingError: a weight below 0, no layer, or limits for other operators.
+      SettingError: a negative weight, no layer, or other operators' limits.
     """
     check_value(weight, FromZero, "weight")
     check_value(layers, Count, "layers")
@@ -259,7 +259,6 @@ def _halved(
 
 
 def _late(t: Values, slack: float | Values) -> Values:
-    """Return the integral of max(0, w - slack) over pieces."""
     return np.where(slack >= 0, np.maximum(t - slack, 0.0) ** 2 / 2, t * (t / 2 - slack))
 
 

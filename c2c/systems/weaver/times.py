@@ -32,7 +32,7 @@ Values = npt.NDArray[np.float64]
 
 
 def fitted() -> dict[str, float]:
-    """Return the constants fitted to printed numbers: `collective_s` and `ahead_s`, seconds."""
+    """Return constants fitted to printed numbers: `collective_s` and `ahead_s`, seconds."""
     constants = read_constants(conf_dir() / "calibration" / "weaver" / "fitted.yaml", _FITTED)
     return {name: value for name, (value, _) in constants.items()}
 
@@ -45,11 +45,11 @@ def fitted_claims() -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
-    """Times of a model on one GPU or on one rank of several.
+    """Times of a model on a GPU or rank.
 
     Attributes:
-      host_s: host seconds a step, beside the calibration's.
-      collectives_s: [rows], a step's collectives; (): none.
+      host_s: a step, beside the calibration's.
+      collectives_s: [rows], of a step; (): none.
     """
 
     spec: ModelSpec
@@ -68,7 +68,7 @@ class Times:
         return result
 
     def attention_s(self, rows: npt.ArrayLike, context: float) -> Values:
-        """Return the seconds of one layer's decode attention; 0 for no rows."""
+        """Return a layer's decode attention seconds; 0 without rows."""
         table, rows = self.table, np.asarray(rows, np.float64)
         calls = np.interp(rows, np.arange(len(table.decode_attention_s)), table.decode_attention_s)
         times_s: Values = (calls + table.kv_read_s_per_token * context * rows) / self.spec.layers
@@ -87,7 +87,7 @@ class Times:
         return Cost(prefill=flat(JOINS_S), decode=curve(rows, self.rest_s(rows)))
 
     def step(self, more_s: float = 0.0) -> Cost:
-        """Return the cost of a whole decode step plus `more_s`."""
+        """Return a decode step's cost plus `more_s`."""
         rows = np.arange(1, self.table.max_rows + 1)
         whole = self.rest_s(rows) + self.table.decode_attention_s[rows] + more_s
         return Cost(
@@ -117,7 +117,7 @@ class Times:
         return Cost(tokens=curve(sizes, body + head[0]), decode=curve(sizes, more))
 
     def prompts(self) -> Cost:
-        """Return prompts' cost by tokens, each attending to some 1,000."""
+        """Return prompts' cost by tokens, each with some 1,000 keys."""
         table = self.table
         tokens = np.unique([1, *range(_GRID, table.max_tokens + 1, _GRID), table.max_tokens])
         pairs = tokens * np.minimum(tokens, _PAIRS) / 2
@@ -134,15 +134,15 @@ def times_of(
     host_s: float = 0.0, collective_s: float = 0.0, gbps: float = 0.0,
     link_gbps: tuple[float, float] | None = None,
 ) -> Times:  # fmt: skip
-    """Return the times of a model.
+    """Return a model's times.
 
     Args:
       rows: most rows of a step.
       tokens: most prompt tokens of a step.
-      collective_s: fixed seconds of each all-reduce, two a layer; 0: none.
-      gbps: rate of the all-reduces' link.
-      link_gbps: rates of the chip's link alone and beside others, with the best alpha; None:
-        weights are in HBM.
+      collective_s: fixed, of each all-reduce, two a layer; 0: none.
+      gbps: of the all-reduces' link.
+      link_gbps: of the chip's link alone and beside others, at the best alpha; None: weights are in
+        HBM.
     """
     most = max(rows, tokens)
     if link_gbps is None:
@@ -170,5 +170,5 @@ def curve(sizes: npt.ArrayLike, values: npt.ArrayLike) -> Curve:
 
 
 def flat(seconds: float) -> Curve:
-    """Return the curve that has the same seconds at every size."""
+    """Return the curve of equal seconds at every size."""
     return Curve((1, 1 << 30), np.full(2, seconds))

@@ -26,9 +26,9 @@ class QuantizedTensor:
     Scales and minima are float32; symmetric formats have no minima.
 
     Attributes:
-      bits: bits that hold every value.
-      group: neighbours along k that share a scale.
-      values: one per byte; signed without minima, else from 0 (`centred`: from -8).
+      bits: of a value.
+      group: neighbours along k with one scale.
+      values: a byte each; signed without minima, else from 0 (`centred`: from -8).
     """
 
     kind: str
@@ -47,7 +47,7 @@ class QuantizedTensor:
 # | Q4_1 | 0 … 15     | 32    | yes    | int4 by `centred`, see there |
 # | Q4_K | 0 … 15     | 32    | yes    | the same                     |
 def unpack(rows: UInt8[np.ndarray, "n bytes"], kind: GGMLQuantizationType) -> QuantizedTensor:
-    """Unpack a quantised matrix of a row of blocks per row; kinds are `QUANTIZED_KINDS`."""
+    """Unpack a matrix of blocks by row; kinds are `QUANTIZED_KINDS`."""
     bits, group, read = _LAYOUTS[kind]
     block, block_bytes = GGML_QUANT_SIZES[kind]
     blocks = rows.shape[1] // block_bytes

@@ -29,10 +29,10 @@ _CLASSES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Stored tensor of a Hugging Face name, and its expected shape.
+    """Stored tensor of a Hugging Face name, and expected shape.
 
-    `expert` is an index into a stack of experts; `heads` is the number of heads whose halves are
-    interleaved (0: none), as llama.cpp rotates neighbouring rows.
+    `expert`: index into a stack; `heads`: heads with interleaved halves (0: none), as llama.cpp
+    rotates neighbouring rows.
     """
 
     stored: str
@@ -231,11 +231,11 @@ class _Reader:
             raise DataError(self.source, f"{key} is {value!r}, not a number above 0")
         return float(str(np.float32(value)))  # 1e-05, not 9.999999747378752e-06
 
-    def demand(self, name: str, wanted: int) -> None:
-        size = self.whole(name, default=wanted)
-        if size != wanted:
+    def demand(self, name: str, width: int) -> None:
+        size = self.whole(name, default=width)
+        if size != width:
             raise DataError(
-                self.source, f"{self.architecture}.{name} is {size}, the size of a head {wanted}: "
+                self.source, f"{self.architecture}.{name} is {size}, the size of a head {width}: "
                 "only equal ones are supported",
             )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""GGUF file as a checkpoint of Hugging Face's names, shapes and row order."""
+"""GGUF file as a Hugging Face checkpoint."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ _CHUNK_WEIGHTS = 1 << 18  # values dequantised at a time, to keep temporaries sm
 
 
 class GgufCheckpoint:
-    """A memory-mapped GGUF file; tensors are read on request.
+    """A memory-mapped GGUF file.
 
     Attributes:
-      config: a Hugging Face config.json, for `c2c.models.from_hf_config`.
-      names: Hugging Face's names, in the order of the layers.
+      config: as Hugging Face's config.json.
+      names: Hugging Face's, in layer order.
 
     Raises:
-      DataError: the file is missing or damaged; architecture or quantisation is not supported;
-        tensors do not fit.
+      DataError: a missing or damaged file; an unsupported architecture or quantisation; unfitting
+        tensors.
     """
 
     path: Path
@@ -75,10 +75,9 @@ class GgufCheckpoint:
         return info.size_bytes // (info.shape[0] if source.expert is not None else 1)
 
     def tensor(self, name: str) -> np.ndarray:
-        """Return one tensor; quantised ones as float32.
+        """Return a tensor; quantised ones as float32.
 
-        Floats are read-only views of the file, but reordered q and k projections of the Llama
-        architecture.
+        Floats are read-only views of the file, but for Llama's reordered q and k.
         """
         source = self._source(name)
         info = self._stored[source.stored]

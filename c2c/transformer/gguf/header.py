@@ -93,16 +93,16 @@ class Texts(Sequence[str]):
     """Texts of a file, read on first use.
 
     Raises:
-      DataError: on first use, if a text is not UTF-8.
+      DataError: on first use, not UTF-8.
     """
 
-    def __init__(self, data: mmap.mmap, position: int, count: int, source: str, what: str) -> None:
+    def __init__(self, data: mmap.mmap, position: int, count: int, source: str, part: str) -> None:
         self._data, self._position, self._count = data, position, count
-        self._source, self._what = source, what
+        self._source, self._part = source, part
 
     @cached_property
     def all(self) -> list[str]:
-        """Return the texts as a list, the same each time."""
+        """Return the texts as one list."""
         data, end, length = self._data, self._position, _LENGTH.unpack_from
         result = []
         try:
@@ -111,7 +111,7 @@ class Texts(Sequence[str]):
                 end = begin + length(data, end)[0]
                 result.append(data[begin:end].decode())
         except UnicodeDecodeError:
-            raise DataError(self._source, f"damaged: {self._what} is not UTF-8 text") from None
+            raise DataError(self._source, f"damaged: {self._part} is not UTF-8 text") from None
         return result
 
     @overload
@@ -137,38 +137,38 @@ class _Cursor:
         self.position = 4  # after the magic
         self.items = 0  # total items of arrays so far
 
-    def advance(self, size: int, what: str) -> int:
+    def advance(self, size: int, part: str) -> int:
         start = self.position
         if size > len(self.data) - start:
             raise DataError(
-                self.source, f"truncated or damaged: the file ends inside {what}", "Fetch it again."
+                self.source, f"truncated or damaged: the file ends inside {part}", "Fetch it again."
             )
         self.position = start + size
         return start
 
-    def number(self, code: str, what: str) -> int:
-        value = struct.unpack_from(code, self.data, self.advance(struct.calcsize(code), what))[0]
+    def number(self, code: str, part: str) -> int:
+        value = struct.unpack_from(code, self.data, self.advance(struct.calcsize(code), part))[0]
         return int(value)
 
-    def count(self, what: str) -> int:
-        count = self.number("<Q", what)
+    def count(self, part: str) -> int:
+        count = self.number("<Q", part)
         if count > len(self.data) - self.position:
             raise DataError(
-                self.source, f"truncated or damaged: {what} is {count}", "Fetch it again."
+                self.source, f"truncated or damaged: {part} is {count}", "Fetch it again."
             )
         return count
 
-    def text(self, what: str) -> str:
-        size = self.number("<Q", what)
+    def text(self, part: str) -> str:
+        size = self.number("<Q", part)
         if size > _MAX_TEXT_BYTES:
-            raise DataError(self.source, f"damaged: {what} is a text of {size} bytes")
-        start = self.advance(size, what)
+            raise DataError(self.source, f"damaged: {part} is a text of {size} bytes")
+        start = self.advance(size, part)
         try:
             return self.data[start : start + size].decode()
         except UnicodeDecodeError:
-            raise DataError(self.source, f"damaged: {what} is not UTF-8 text") from None
+            raise DataError(self.source, f"damaged: {part} is not UTF-8 text") from None
 
-    def texts(self, count: int, what: str) -> Texts:
+    def texts(self, count: int, part: str) -> Texts:
         begin = position = self.position
         data, last, length = self.data, len(self.data) - 8, _LENGTH.unpack_from
         for _ in range(count):
@@ -177,10 +177,10 @@ class _Cursor:
                 break
             (size,) = length(data, position)
             if size > _MAX_TEXT_BYTES:
-                raise DataError(self.source, f"damaged: {what} has a text of {size} bytes")
+                raise DataError(self.source, f"damaged: {part} has a text of {size} bytes")
             position += 8 + size
-        self.advance(position - begin, what)
-        return Texts(data, begin, count, self.source, what)
+        self.advance(position - begin, part)
+        return Texts(data, begin, count, self.source, part)
 
     def value_type(self, key: str) -> GGUFValueType:
         number = self.number("<I", f"metadata key {key!r}")
@@ -213,9 +213,9 @@ class _Cursor:
             return [self.value(item, key, nesting + 1) for _ in range(count)]
         return self._numbers(item, count, label)
 
-    def _numbers(self, kind: GGUFValueType, count: int, what: str) -> list[Any]:
+    def _numbers(self, kind: GGUFValueType, count: int, part: str) -> list[Any]:
         dtype = np.dtype(_NUMBERS[kind])
-        start = self.advance(dtype.itemsize * count, what)
+        start = self.advance(dtype.itemsize * count, part)
         numbers: list[Any] = np.frombuffer(
             self.data[start : start + dtype.itemsize * count], dtype
         ).tolist()

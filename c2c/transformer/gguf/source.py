@@ -32,7 +32,7 @@ class GgufSource:
         return self.checkpoint.shape(name)
 
     def stored(self, name: str) -> str | None:
-        """Return a tensor's quantised format in ggml's spelling, or None."""
+        """Return a tensor's quantised format in ggml's spelling, if any."""
         kind = self.checkpoint.kind(name)
         return kind if kind in QUANTIZED_KINDS else None
 

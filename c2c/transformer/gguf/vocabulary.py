@@ -92,7 +92,7 @@ def _byte_level(
 def _sentence_pieces(
     metadata: Mapping[str, Any], vocabulary: Mapping[str, int], source: str
 ) -> Tokenizer:
-    """Neighbours that make a piece may merge, the highest score first."""
+    """Neighbours that make a piece may merge, highest score first."""
     scores = metadata.get("tokenizer.ggml.scores")
     kinds = metadata.get("tokenizer.ggml.token_type", [TokenType.NORMAL] * len(vocabulary))
     if not isinstance(scores, list) or not len(scores) == len(kinds) == len(vocabulary):

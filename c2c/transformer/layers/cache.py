@@ -31,7 +31,7 @@ __all__ = [
 
 
 def cached_heads(spec: ModelSpec) -> tuple[int, int]:
-    """Return number and size of heads in the cache; a latent vector is one, key and value."""
+    """Return number and size of cached heads; a latent vector is one, key and value."""
     if spec.latent is None:
         return spec.kv_heads, spec.head_dim
     return 1, spec.latent.kv_rank + spec.latent.rope_dim
@@ -40,7 +40,7 @@ def cached_heads(spec: ModelSpec) -> tuple[int, int]:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cache:
-    """Keys and values of all layers in pages, and the block tables of a batch.
+    """Keys and values of all layers in pages, and a batch's block tables.
 
     Page p of layer l is page l * pages + p of one array.
     """
@@ -57,9 +57,9 @@ class Cache:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pooled:
-    """Two flat arrays shared by the caches of several models, and the block tables of a batch.
+    """Two flat arrays shared by the caches of several models, and a batch's block tables.
 
-    A block is one of a model's pages per layer: tables hold the first, layer l is l pages later.
+    A block is a page per layer: tables hold the first, layer l is l pages later.
     """
 
     k: Any  # [elements]
@@ -79,7 +79,7 @@ class Pooled:
 def new_pool(
     elements: int, *, dtype: Any, executables: Executables | None = None, device: Any = None
 ) -> Pooled:
-    """Return a zero-filled pool of this many keys and as many values."""
+    """Return a zero-filled pool of so many keys and values."""
     k, v = _zeros_on(device, (elements,), dtype, executables)
     return Pooled(k=k, v=v, tables=None)
 
@@ -97,10 +97,10 @@ def new_cache(
     """Return a cache in device memory.
 
     Args:
-      page_tokens: positions per page; the decode kernel supports 16, 32 and multiples of 64.
+      page_tokens: positions; the decode kernel supports 16, 32 and multiples of 64.
 
     Raises:
-      SettingError: a size is below 1.
+      SettingError: a size below 1.
     """
     for name, value in (("pages", pages), ("page_tokens", page_tokens)):
         check_value(value, Count, f"cache.{name}")
@@ -131,13 +131,13 @@ _ZEROS = Stage(name="zeros", function=_zeros, static=("shape", "dtype"))
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
-    """Positions of N tokens: first rows of `chunk` tokens each, then rows of one token.
+    """Positions of N tokens: rows of `chunk` tokens, then rows of one.
 
     Attributes:
       positions: int32 [N], -1 for padding.
       row: int32 [N], batch row of each token.
-      starts: int32 [rows], position of each row's first token.
-      counts: int32 [rows], tokens of each row without padding.
+      starts: int32 [rows], first positions.
+      counts: int32 [rows], tokens without padding.
       chunk_rows: rows of `chunk` tokens.
     """
 
@@ -150,13 +150,13 @@ class Rows:
 
     @property
     def lengths(self) -> jax.Array:
-        """Length of each token's sequence, this call included: int32 [N]."""
+        """Length of each token's sequence, with this call: int32 [N]."""
         lengths: jax.Array = (self.starts + self.counts)[self.row]
         return lengths
 
 
 def rows_of(positions: jax.Array, rows: int, decode_rows: int) -> Rows:
-    """Return the rows of flat `positions` [N], the last `decode_rows` of one token."""
+    """Return the rows of flat `positions` [N], with `decode_rows` last."""
     total = positions.shape[0]
     chunk_rows = rows - decode_rows
     tokens = total - decode_rows
@@ -183,9 +183,9 @@ def rows_of(positions: jax.Array, rows: int, decode_rows: int) -> Rows:
 
 
 def store(cache: Cache, rows: Rows, first: Any, k: jax.Array, v: jax.Array) -> Cache:
-    """Write keys and values [N, kv_heads, head_dim] of new tokens, not of padding, to their pages.
+    """Write new keys and values [N, kv_heads, head_dim], but no padding, to pages.
 
-    `first` is the layer's page offset, added to the tables; it may be traced.
+    `first`: the layer's page offset; may be traced.
     """
     page_tokens, width = cache.k.shape[1], cache.tables.shape[1]
     index = rows.positions // page_tokens
@@ -211,13 +211,13 @@ def attend(
     soft_cap: float | None = None,
     backend: Choice,
 ) -> jax.Array:
-    """Attend from each token to its row's keys up to its own position: [N, heads, head_dim].
+    """Attend from each token to its row's keys up to its position: [N, heads, head_dim].
 
     Args:
-      cache: cache that holds the new tokens.
-      first: page offset of this layer, added to the tables; may be traced.
+      cache: with the new tokens.
+      first: page offset of this layer; may be traced.
       q: [N, heads, head_dim].
-      window: positions that a query sees, its own included; None: all; may be traced.
+      window: positions seen, with a query's own; None: all; may be traced.
     """
     tables = jnp.maximum(cache.tables, 0) + first
     lengths = jnp.where(rows.counts > 0, rows.starts + rows.counts, 0)

@@ -48,28 +48,28 @@ def forward[C: (Cache, Pooled)](
     *,
     linear: Linear | None = None,
     decode_rows: int = 0,
-    wanted: Any = None,
+    logit_indices: Any = None,
     backend: Choice = "auto",
 ) -> tuple[jax.Array, C]:
     """Compute logits of `tokens`, and add their keys and values to the cache.
 
     Each row of `cache.tables` is a sequence; its tokens here have consecutive positions, then
-    padding. Beyond rounding, a row's result depends only on its tokens.
+    padding. Up to rounding, a row's result depends on its tokens alone.
 
     Args:
       params: placed as `linear` requires.
       tokens: int32 [rows, T]; or flat [N]: rows of equal length, then `decode_rows` rows of one
         token.
       positions: int32 like tokens, from 0; -1 for padding.
-      cache: has pages for all positions; others are not stored.
+      cache: with pages for all positions; others are not stored.
       decode_rows: one-token rows at the end of flat tokens; 0 for [rows, 1].
-      wanted: int32 [R], indices of the N tokens that need logits; all by default.
+      logit_indices: int32 [R], among the N tokens; all by default.
 
     Returns:
       float32 logits, [rows, T, vocab], [N, vocab] or [R, vocab], and the new cache.
 
     Raises:
-      ValueError: shapes do not match.
+      ValueError: unequal shapes.
     """
     return _compute(
         params,
@@ -79,7 +79,7 @@ def forward[C: (Cache, Pooled)](
         spec=spec,
         linear=Reference() if linear is None else linear,
         decode_rows=decode_rows,
-        wanted=wanted,
+        logit_indices=logit_indices,
         backend=backend,
     )
 
@@ -93,7 +93,7 @@ def run[C: (Cache, Pooled)](
     *,
     linear: Linear | None = None,
     decode_rows: int = 0,
-    wanted: Any = None,
+    logit_indices: Any = None,
     backend: Choice = "auto",
     executables: Executables | None = None,
     ahead: bool = False,
@@ -102,14 +102,13 @@ def run[C: (Cache, Pooled)](
 ) -> tuple[jax.Array, C]:
     """Compute `forward`, compiled once per shape; `cache` is donated.
 
-    One executable serves all layers if these have arrays of their own (on a CPU up to four layers
-    of decodes a call); else one scans them.
+    One executable serves layers with own arrays (on a CPU up to four layers of decodes a call);
+    else one scans them.
 
     Args:
-      ahead: whether to only prepare `executables` and return shapes.
-      has_logits: if False, the last layer's output is returned, see `end`.
-      between: gets the cache after each layer of its own executable and returns it; may donate
-        arrays.
+      ahead: whether to prepare `executables` alone and return shapes.
+      has_logits: False: return the last layer's output, see `end`.
+      between: gets and returns the cache after each layer of its own executable; may donate arrays.
     """
     linear = Reference() if linear is None else linear
     spec = nameless(spec)
@@ -122,7 +121,7 @@ def run[C: (Cache, Pooled)](
     arguments = params, tokens, positions, cache
     static: dict[str, Any] = {"spec": spec, "decode_rows": decode_rows, "backend": backend}
     if not linear.placement.by_layer:
-        whole: tuple[jax.Array, C] = compiled(_WHOLE)(*arguments, linear, wanted, **static)
+        whole: tuple[jax.Array, C] = compiled(_WHOLE)(*arguments, linear, logit_indices, **static)
         return whole
     end = compiled(END) if has_logits else _without_logits
     is_short = tokens.size == cache.tables.shape[0] and params.device.platform == "cpu"
@@ -130,23 +129,23 @@ def run[C: (Cache, Pooled)](
         begin=compiled(BEGIN), layers=compiled(_LAYERS), end=end, between=between,
         at_once=_AT_ONCE if is_short and between is None else 1,
     )  # fmt: skip
-    return _compute(*arguments, linear=linear, wanted=wanted, stages=stages, **static)
+    return _compute(*arguments, linear=linear, logit_indices=logit_indices, stages=stages, **static)
 
 
 def end(
     params: Params,
     x: Any,
-    wanted: Any,
+    logit_indices: Any,
     spec: ModelSpec,
     *,
     linear: Linear,
     executables: Executables | None = None,
 ) -> jax.Array:
-    """Return logits from an output of `run` without them, of layers with own arrays."""
+    """Return logits from a layer's output, of layers with own arrays."""
     compiled = END.jitted if executables is None else executables.bind(END)
     head = params.projections.get("head", params.embed.data)
     logits: jax.Array = compiled(
-        x, params.final_norm, head, wanted, linear, spec=_SEEN_AT_END(spec), shape=()
+        x, params.final_norm, head, logit_indices, linear, spec=_SEEN_AT_END(spec), shape=()
     )
     return logits
 
@@ -158,7 +157,7 @@ def nameless(spec: ModelSpec) -> ModelSpec:
 
 
 def _seen(name: str, fields: str) -> Callable[[ModelSpec], Any]:
-    """Return a function that keeps these fields of a spec; reading another is an error."""
+    """Return a function that keeps these fields; others raise."""
     names = fields.split()
     kind = make_dataclass(name, names, frozen=True)
     return functools.lru_cache(maxsize=64)(lambda spec: kind(*(getattr(spec, n) for n in names)))
@@ -236,13 +235,13 @@ def _end(
     x: jax.Array,
     norm: jax.Array,
     head: Any,
-    wanted: Any,
+    logit_indices: Any,
     linear: Linear,
     spec: ModelSpec,
     shape: tuple[int, ...],
 ) -> jax.Array:
-    if wanted is not None:
-        x = x[wanted]
+    if logit_indices is not None:
+        x = x[logit_indices]
     x = rms_norm(x, norm, spec.norm_eps, spec.norm_offset)
     projections = linear.prepare({"head": head})
     logits = linear(projections, "head", None, x, out_dtype=jnp.float32)
@@ -250,7 +249,7 @@ def _end(
         logits = logits * spec.logit_scale
     if spec.logit_cap:
         logits = spec.logit_cap * jnp.tanh(logits / spec.logit_cap)
-    return logits if wanted is not None else logits.reshape(*shape, spec.vocab)
+    return logits if logit_indices is not None else logits.reshape(*shape, spec.vocab)
 
 
 def _without_logits(x: jax.Array, *_given: Any, **_static: Any) -> jax.Array:
@@ -283,7 +282,7 @@ def _compute(
     spec: ModelSpec,
     linear: Linear,
     decode_rows: int,
-    wanted: Any,
+    logit_indices: Any,
     backend: Choice,
     stages: _Stages = _PLAIN,
 ) -> tuple[jax.Array, Any]:
@@ -303,14 +302,14 @@ def _compute(
     layered_spec = _SEEN_BY_LAYERS(spec)
 
     def run_layers(
-        at: tuple[Any, Any, Any],
+        index: tuple[Any, Any, Any],
         sparse: bool,
         weights: Sequence[Projections],
         x: jax.Array,
         cache: _Cache,
     ) -> Any:
         return stages.layers(
-            *(x, cache, params.layers, weights, *at, rows, turns, linear),
+            *(x, cache, params.layers, weights, *index, rows, turns, linear),
             spec=layered_spec,
             backend=backend,
             sparse=sparse,
@@ -336,15 +335,15 @@ def _compute(
     else:
         stacks = linear.prepare(layered)
 
-        def body(carry: Any, at: Any, *, sparse: bool) -> Any:
+        def body(carry: Any, index: Any, *, sparse: bool) -> Any:
             x, k, v = carry
-            number, place = at
-            at = number, number, place
-            x, new = run_layers(at, sparse, [stacks], x, replace(cache, k=k, v=v))
+            number, place = index
+            index = number, number, place
+            x, new = run_layers(index, sparse, [stacks], x, replace(cache, k=k, v=v))
             return (x, new.k, new.v), None
 
         first = 0
-        for sparse, alike in itertools.groupby(places, key=lambda each: each[0]):
+        for sparse, alike in itertools.groupby(places, key=lambda pair: pair[0]):
             place_array = np.array([place for _, place in alike], np.int32)
             numbers = np.arange(first, first + len(place_array), dtype=np.int32)
             over = numbers, place_array if spec.dense_layers else None
@@ -353,14 +352,16 @@ def _compute(
             cache = replace(cache, k=k, v=v)
             first += len(place_array)
     head = params.projections.get("head", params.embed.data)
-    shape = () if wanted is not None else tuple(shape)
+    shape = () if logit_indices is not None else tuple(shape)
     ended = _SEEN_AT_END(spec)
-    return stages.end(x, params.final_norm, head, wanted, linear, spec=ended, shape=shape), cache
+    return stages.end(
+        x, params.final_norm, head, logit_indices, linear, spec=ended, shape=shape
+    ), cache
 
 
 def _groups(places: Sequence[tuple[bool, int]], most: int) -> Iterator[range]:
     first = 0
-    for _, alike in itertools.groupby(places, key=lambda each: each[0]):
+    for _, alike in itertools.groupby(places, key=lambda pair: pair[0]):
         end = first + len(list(alike))
         size = next(n for n in range(most, 0, -1) if (end - first) % n == 0)
         yield from (range(begin, begin + size) for begin in range(first, end, size))
@@ -373,7 +374,7 @@ def _scanned(
     positions: Any,
     cache: _Cache,
     linear: Linear,
-    wanted: Any,
+    logit_indices: Any,
     *,
     spec: ModelSpec,
     decode_rows: int,
@@ -387,7 +388,7 @@ def _scanned(
         spec=spec,
         linear=linear,
         decode_rows=decode_rows,
-        wanted=wanted,
+        logit_indices=logit_indices,
         backend=backend,
     )
 

@@ -1,4 +1,4 @@
-"""Decoder layer in parts that may run on different devices."""
+"""Decoder layer in parts, for different devices."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ class Layer:
     Attributes:
       small: norms, biases and routers, stacked.
       projections: of this layer, or stacks over layers.
-      at: index of the layer in stacks of all layers, may be traced.
-      which: index in stacks of projections; None: the layer's own.
-      place: index in stacks of its kind of block; None: all are alike.
+      at: index in stacks of all layers, may be traced.
+      which: in stacks of projections; None: the layer's own.
+      place: in stacks of its kind; None: all are alike.
     """
 
     small: Mapping[str, Any]
@@ -102,9 +102,9 @@ class Turns(NamedTuple):
 
 
 def layer_of(params: Params, spec: ModelSpec, number: int, linear: Linear) -> Layer:
-    """Return one layer as a value, which `jax.device_put` copies if its arrays are its own.
+    """Return a layer as a value for `jax.device_put`.
 
-    Stacks in host memory are not sliced; small weights are, without compilation.
+    Stacks in host memory are not sliced; small weights are.
     """
     by_layer = linear.placement.by_layer
     if not by_layer and (linear.placement.memory != "host" or spec.dense_layers):
@@ -202,9 +202,9 @@ def attention(
     """Store keys and values; return the queries' attention and the cache.
 
     Args:
-      first: index of the layer's first page, may be traced.
-      window: tokens that a query sees, may be traced; None for all.
-      q: as `before_attention` returns them, like k and v.
+      first: the layer's first page, may be traced.
+      window: tokens seen, may be traced; None: all.
+      q: of `before_attention`, like k and v.
     """
     # Otherwise XLA repeats the store inside the reader of the cache, and copies all pages.
     pages = _barrier(store(pages, rows, first, k, v))
@@ -284,7 +284,7 @@ def run_layer(
 
 
 def place_in(name: str, number: Any, place: Any) -> Any:
-    """Return a layer's index in the stack of this name."""
+    """Return a layer's index in this name's stack."""
     return place if place is not None and _projection(name) in _BLOCKS else number
 
 
@@ -299,7 +299,7 @@ def _projection(name: str) -> str:
 
 
 def rms_norm(x: jax.Array, weight: jax.Array, eps: float, offset: float = 0.0) -> jax.Array:
-    """Divide by the root mean square of the last axis, in float32."""
+    """Divide by the last axis' root mean square, in float32."""
     wide = x.astype(jnp.float32)
     scale = lax.rsqrt(jnp.mean(jnp.square(wide), axis=-1, keepdims=True) + eps)
     if offset:
@@ -308,7 +308,7 @@ def rms_norm(x: jax.Array, weight: jax.Array, eps: float, offset: float = 0.0) -
 
 
 def window_of(spec: ModelSpec, number: Any) -> Any:
-    """Return a layer's window; None if no layer has one."""
+    """Return a layer's window; None if none has one."""
     if not spec.partial_window_layers:
         return spec.sliding_window or None
     windows = np.full(spec.layers, _UNBOUNDED, np.int32)
@@ -317,7 +317,7 @@ def window_of(spec: ModelSpec, number: Any) -> Any:
 
 
 def turns_of(turns: tuple[jax.Array, jax.Array], spec: ModelSpec, number: Any) -> Turns:
-    """Return a layer's rotation from those of all; see `rope.angles`."""
+    """Return a layer's rotation, see `rope.angles`."""
     cosine, sine = turns
     if spec.unrotated_layers:
         is_rotated = jnp.asarray(~np.isin(np.arange(spec.layers), spec.unrotated_layers))[number]

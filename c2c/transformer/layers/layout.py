@@ -119,7 +119,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stack:
-    """Parameter array over the layers of a kind."""
+    """Parameter array over a kind's layers."""
 
     name: str
     shape: tuple[int, ...]
@@ -173,7 +173,7 @@ def _check_rope(spec: ModelSpec, where: str) -> None:
 
 
 def feed_forward_places(spec: ModelSpec) -> tuple[tuple[bool, int], ...]:
-    """Return for each layer: has it experts, and its index in stacks of its kind."""
+    """Return for each layer: has it experts, and its index in its kind's stacks."""
     places: list[tuple[bool, int]] = []
     counts = {False: 0, True: 0}
     for layer in range(spec.layers):
@@ -186,7 +186,7 @@ def feed_forward_places(spec: ModelSpec) -> tuple[tuple[bool, int], ...]:
 # Projections with the same input are one matrix: q, k and v; gate and up. All are [N, K] (rows are
 # outputs), as in checkpoints, so that loading needs no transposes.
 def layout(spec: ModelSpec) -> tuple[Stack, ...]:
-    """Return all arrays, the embedding first; `head` if not tied."""
+    """Return all arrays, embedding first; `head` if not tied."""
     h, vocab = spec.hidden, spec.vocab
     stacks = [
         _single("embed", EMBEDDING, (vocab, h)),

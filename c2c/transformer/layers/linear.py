@@ -12,7 +12,7 @@ from jax import lax
 
 from c2c.errors import SettingError
 from c2c.transformer.layers.embedding import widen
-from c2c.transformer.layers.grouped import grouped_matmul
+from c2c.transformer.layers.grouped_gemm import grouped_matmul
 from c2c.transformer.layers.params import Placement, Projections, Transposed
 from pallas_kernels.arguments import Choice, resolve_backend
 from pallas_kernels.gather_rows import gather_rows
@@ -60,14 +60,14 @@ class Linear(Protocol):
         x: jax.Array,
         group_sizes: jax.Array,
     ) -> jax.Array:
-        """Return the product with a W per expert, whose rows are contiguous."""
+        """Return the product with a W per expert; rows are contiguous."""
 
 
 def linear_by_name(name: str) -> Linear:
-    """Return the strategy "reference", "hybrid" or "staged" with its defaults.
+    """Return "reference", "hybrid" or "staged" with defaults.
 
     Raises:
-      SettingError: the name is unknown.
+      SettingError: an unknown name.
     """
     strategies = {"reference": Reference, "hybrid": Hybrid, "staged": Staged}
     if name not in strategies:
@@ -81,8 +81,8 @@ def linear_by_name(name: str) -> Linear:
 class Reference:
     """Weights in device memory, multiplied by XLA.
 
-    By default layers are unrolled. A scan (`by_layer=False`) compiles faster, but copies each
-    layer: decoding is three times slower on a CPU.
+    Layers are unrolled. A scan (`by_layer=False`) compiles faster, but copies each layer: decoding
+    is three times slower on a CPU.
     """
 
     by_layer: bool = field(default=True, metadata={"static": True})
@@ -123,7 +123,7 @@ class Reference:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Staged:
-    """Weights in host memory, copied layer by layer, all experts included; then XLA."""
+    """Weights in host memory, copied layer by layer; then XLA."""
 
     @property
     def placement(self) -> Placement:
@@ -136,7 +136,7 @@ class Staged:
         return projections
 
     def rows(self, table: Any, ids: jax.Array) -> jax.Array:
-        """Fetch only the needed rows of the table."""
+        """Fetch only the table's needed rows."""
         return gather_rows(table, ids)
 
     def __call__(
@@ -164,10 +164,10 @@ class Hybrid:
     """Weights in host memory, read in place by our kernels.
 
     Attributes:
-      alpha: share of the columns for SymGEMM by kind of projection (`KINDS`); missing or NaN: the
-        fastest predicted. A change compiles nothing.
+      alpha: share of columns for SymGEMM by kind of projection (`KINDS`); missing or NaN:
+        predicted. A change compiles nothing.
       sm_limit: maximum SMs of a launch, likewise; None for all.
-      cluster: CTAs that share a tile; None: the best one for a call's rows.
+      cluster: CTAs that share a tile; None: the best.
     """
 
     alpha: Mapping[str, Any] = field(default_factory=dict)
@@ -181,10 +181,10 @@ class Hybrid:
         return Placement(memory="host", by_layer=False, multiple=64)
 
     def with_alpha(self, **alpha: Any) -> Hybrid:
-        """Return the strategy with other alphas, as arrays; other kinds are NaN: the best one.
+        """Return the strategy with other alphas, as arrays; other kinds are NaN.
 
         Raises:
-          SettingError: a name is not in `KINDS`.
+          SettingError: a name outside `KINDS`.
         """
         for name in alpha:
             if name not in KINDS:
@@ -245,7 +245,7 @@ class Hybrid:
         x: jax.Array,
         group_sizes: jax.Array,
     ) -> jax.Array:
-        """Return each row times its expert's transposed W; idle experts are not read."""
+        """Return rows times their expert's transposed W; idle experts are unread."""
         w: PackedWeights | QuantizedWeights = projections[name]
         options: dict[str, Any] = {
             "layer": layer,

@@ -22,7 +22,7 @@ Experts = Callable[[str, jax.Array, jax.Array], jax.Array]
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Routing:
-    """Experts of each token by falling weight, and weights in float32."""
+    """Experts of tokens by falling weight, weights in float32."""
 
     experts: Any  # int32 [N, experts_per_token]
     weights: Any
@@ -31,14 +31,14 @@ class Routing:
 def route(
     x: jax.Array, router: jax.Array, spec: ModelSpec, bias: jax.Array | None = None
 ) -> Routing:
-    """Choose the highest-scoring experts, with renormalised weights if the model requires.
+    """Choose the highest-scoring experts, with weights renormalised if required.
 
     Args:
       x: normalised activations [N, hidden].
       router: [experts, hidden].
-      bias: [experts], added to scores to choose, not to weights.
+      bias: [experts], added to scores alone.
 
-    Source: groups and the bias are DeepSeek-V3's (arXiv:2412.19437, section 2.1.2).
+    Source: DeepSeek-V3 (arXiv:2412.19437, section 2.1.2) for groups and bias.
     """
     scores = lax.dot_general(
         x.astype(jnp.float32),
@@ -73,7 +73,7 @@ def _of_best_groups(scores: jax.Array, spec: ModelSpec) -> jax.Array:
 def mixture(
     x: jax.Array, routing: Routing, real: jax.Array, experts: Experts, spec: ModelSpec
 ) -> jax.Array:
-    """Return the weighted sum of the chosen experts' gated blocks; padding is in no group."""
+    """Return the weighted sum of chosen experts' gated blocks; padding is in no group."""
     chosen = jnp.where(real[:, None], routing.experts, spec.experts).reshape(-1)
     order = jnp.argsort(chosen, stable=True)
     sizes = jnp.bincount(chosen, length=spec.experts).astype(jnp.int32)

@@ -1,4 +1,4 @@
-"""Pages of the KV cache: 64 positions of a sequence, in every layer."""
+"""Pages of the KV cache: 64 positions in every layer."""
 
 from __future__ import annotations
 

@@ -42,9 +42,9 @@ class Transposed:
 class Params:
     """Arrays of one model.
 
-    `layers` holds the small weights, on the device, stacked [L, ...]: attention_norm, mlp_norm and,
-    if the model has them, q_norm, k_norm, q_a_norm, kv_a_norm, kv_b, qkv_bias, o_bias,
-    gate_up_bias, down_bias, router.
+    `layers` has small weights on the device, stacked [L, ...]: attention_norm, mlp_norm and
+    optionally q_norm, k_norm, q_a_norm, kv_a_norm, kv_b, qkv_bias, o_bias, gate_up_bias, down_bias,
+    router.
     """
 
     embed: Table  # [vocab, hidden]
@@ -65,6 +65,6 @@ class Params:
 
 
 def device_of(array: Any) -> Any:
-    """Return an array's device; an abstract one's is jax's first."""
+    """Return an array's device; an abstract one's: jax's first."""
     sharding = getattr(array, "sharding", None)
     return jax.devices()[0] if sharding is None else next(iter(sharding.device_set))

@@ -28,7 +28,7 @@ _one = np.float32(1.0)
 
 
 def depends_on_length(spec: ModelSpec) -> bool:
-    """Return whether frequencies depend on a sequence's length: its prompt is then one call."""
+    """Return whether frequencies depend on length: a prompt is then one call."""
     return spec.rope_scaling is not None and spec.rope_scaling.kind in _BY_LENGTH
 
 
@@ -41,14 +41,14 @@ def context_tokens(spec: ModelSpec) -> int:
 
 
 def turned(spec: ModelSpec) -> int:
-    """Return the first values of a head that are rotated."""
+    """Return the first, rotated values of a head."""
     return spec.latent.rope_dim if spec.latent else int(spec.head_dim * spec.rotary_fraction)
 
 
 def frequencies(spec: ModelSpec) -> np.ndarray:
-    """Return the angle per position of each pair, float32 [turned / 2], of an unscaled sequence.
+    """Return each pair's angle per position, float32 [turned / 2], unscaled.
 
-    Every step is rounded to float32, as in the reference implementation.
+    Steps are rounded to float32, as in the reference.
     """
     powers = np.power(float(spec.rope_theta), _exponents(spec).astype(np.float64))
     powers = powers.astype(np.float32)
@@ -82,8 +82,8 @@ def angles(
 
     If windowed layers have other frequencies: [2, N, turned / 2], windowed layers last.
 
-    Source: "yarn" is YaRN (arXiv:2309.00071) section 3.4, "dynamic" its section 3.3, "longrope"
-    LongRoPE (arXiv:2402.13753); the parameters are those of Hugging Face transformers.
+    Source: "yarn": YaRN (arXiv:2309.00071) section 3.4, "dynamic": section 3.3, "longrope":
+    LongRoPE (arXiv:2402.13753); parameters as in Hugging Face transformers.
     """
     if spec.local_rope_theta:
         local = replace(spec, rope_theta=spec.local_rope_theta, rope_scaling=None)

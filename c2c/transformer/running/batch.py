@@ -20,8 +20,8 @@ class Request:
     """One prompt of a batch, at least one token.
 
     Attributes:
-      stop: tokens that end the request, returned.
-      stop_at_eos: whether the checkpoint's end-of-sequence tokens do, too.
+      stop: end tokens, returned.
+      stop_at_eos: whether the checkpoint's end it, too.
     """
 
     ids: Sequence[int]
@@ -36,7 +36,7 @@ class Request:
 
     @property
     def pages(self) -> int:
-        """Cache pages of prompt and answer but its last token."""
+        """Pages of prompt and answer but the last token."""
         return blocks_for(len(self.ids) + self.max_new_tokens - 1)
 
 
@@ -56,7 +56,7 @@ class Served:
     Attributes:
       texts: new tokens of each request.
       ended: times that each request ended.
-      fallen: requests that lost their KV cache and began again, in order.
+      fallen: requests begun again without KV cache, in order.
     """
 
     texts: list[list[int]]
@@ -77,14 +77,14 @@ def serve(
 ) -> Iterator[Served]:
     """Serve all requests; yield the results after each step.
 
-    Requests are admitted in order, each if a seat and all its pages are free. Chunks are computed
-    with all decodes if the runner's shapes mix, else before them.
+    Requests are admitted in order, with a free seat and all pages. Chunks are computed with decodes
+    if the shapes mix, else before.
 
     Args:
-      ends: called with each request and token; returns whether the request ends.
+      ends: gets request and token; returns whether the request ends.
 
     Raises:
-      OutOfPages: a request does not fit into the free cache.
+      OutOfPages: a request beyond the free cache.
     """
     served = Served(texts=[[] for _ in requests], ended=[0] * len(requests))
     waiting = deque(

@@ -27,7 +27,7 @@ Stored = Sequence[tuple[Stay, int]]
 
 
 class GaveWay(RuntimeError):
-    """Requests lost keys and values on another device; the step had no effect: preempt them."""
+    """Requests lost KV on another device; the step had no effect: preempt them."""
 
     def __init__(self, requests: Sequence[int], why: str) -> None:
         super().__init__(f"{len(requests)} requests are computed again at home: {why}")
@@ -60,26 +60,28 @@ class Executor(Protocol):
         ...
 
     def give(self, stay: Stay) -> None:
-        """Free the blocks of a request."""
+        """Free a request's blocks."""
         ...
 
     def reuse(self, stay: Stay, most: int) -> int:
-        """Attach kept blocks to a prompt; return how many are shared."""
+        """Attach kept blocks to a prompt; return the count."""
         ...
 
     def share(self, stay: Stay) -> None:
         """Keep a prompt's blocks for other requests."""
         ...
 
-    def compute(self, laid: Laid, tokens: Any, wanted: Any, *, has_logits: bool = True) -> Any:
-        """Return the logits of the wanted tokens, or the output of the last layer.
+    def compute(
+        self, laid: Laid, tokens: Any, logit_indices: Any, *, has_logits: bool = True
+    ) -> Any:
+        """Return the wanted tokens' logits, or the last layer's output.
 
         Raises:
-          GaveWay: requests lost their keys and values.
+          GaveWay: requests lost their KV.
         """
         ...
 
-    def end(self, x: Any, wanted: Any) -> Any:
+    def end(self, x: Any, logit_indices: Any) -> Any:
         """Return logits from an output of `compute` without them."""
         ...
 
@@ -100,11 +102,11 @@ class SharesNothing:
 
 
 class OnDevice:
-    """A model on the device of its pool.
+    """A model on its pool's device.
 
     Attributes:
-      poll: callback after each layer and after the logits, which are then waited for; it may use
-        and replace the pool's arrays.
+      poll: callback after each layer and the logits, which are waited for; may replace the pool's
+        arrays.
     """
 
     poll: Callable[[], object] | None = None
@@ -122,7 +124,7 @@ class OnDevice:
         """Lease blocks of a pool; nothing is computed.
 
         Args:
-          pool: keys and values, shared with other executors of the device.
+          pool: shared with the device's other executors.
         """
         self.params, self.spec, self.linear, self.pool = params, spec, linear, pool
         self.lease = pool.lease(spec) if lease is None else lease
@@ -137,7 +139,7 @@ class OnDevice:
         return self.lease.available
 
     def lacks(self, stored: Stored) -> int:
-        """Return the blocks that requests lack, kept ones evicted first."""
+        """Return blocks that requests lack, kept ones evicted first."""
         count = sum(n for _, n in self._growth(stored))
         if count > self.lease.available:
             self.pool.make_room(self.lease, count)
@@ -153,11 +155,11 @@ class OnDevice:
             self._blocks.setdefault(stay, []).extend(self.lease.take(count, stay.request))
 
     def give(self, stay: Stay) -> None:
-        """Free the blocks of a request."""
+        """Free a request's blocks."""
         self.lease.give(self._blocks.pop(stay, ()))
 
     def reuse(self, stay: Stay, most: int) -> int:
-        """Attach kept blocks to a prompt; return how many of its first blocks are shared."""
+        """Attach kept blocks to a prompt; return the shared first blocks."""
         cache, blocks = self.pool.kept, self._blocks.setdefault(stay, [])
         for key in stay.keys[stay.shared : most]:
             if key not in cache:
@@ -171,7 +173,7 @@ class OnDevice:
         return stay.shared
 
     def share(self, stay: Stay) -> None:
-        """Keep a prompt's blocks for other requests; of two copies one."""
+        """Keep a prompt's blocks for others; of two copies one."""
         blocks, whole = self._blocks[stay], min(len(stay.keys), stay.filled // PAGE_TOKENS)
         for number in range(stay.shared, whole):
             key = stay.keys[number]
@@ -183,10 +185,12 @@ class OnDevice:
                 self.pool.keep(key, self.lease, blocks[number])
         stay.shared = whole
 
-    def compute(self, laid: Laid, tokens: Any, wanted: Any, *, has_logits: bool = True) -> Any:
+    def compute(
+        self, laid: Laid, tokens: Any, logit_indices: Any, *, has_logits: bool = True
+    ) -> Any:
         """Return the wanted logits, or the last layer's output."""
         result, self.pool.arrays = self._run(
-            laid, tokens, wanted, self.tables(laid), has_logits=has_logits,
+            laid, tokens, logit_indices, self.tables(laid), has_logits=has_logits,
             between=None if self.poll is None else self._between,
         )  # fmt: skip
         if self.poll is not None:
@@ -195,7 +199,7 @@ class OnDevice:
         return result
 
     def tables(self, laid: Laid) -> np.ndarray:
-        """Return the blocks of each row: int32 [rows, width], -1 for none."""
+        """Return each row's blocks: int32 [rows, width], -1 for none."""
         tables = np.full((len(laid.rows), laid.width), -1, np.int32)
         for row, stay in zip(tables, laid.rows, strict=True):
             blocks = self.blocks(stay)
@@ -213,10 +217,15 @@ class OnDevice:
         self.poll()
         return replace(self.pool.arrays, tables=cache.tables)
 
-    def end(self, x: Any, wanted: Any) -> Any:
+    def end(self, x: Any, logit_indices: Any) -> Any:
         """Return logits from an output of `compute` without them."""
         return end(
-            self.params, x, wanted, self.spec, linear=self.linear, executables=self.executables
+            self.params,
+            x,
+            logit_indices,
+            self.spec,
+            linear=self.linear,
+            executables=self.executables,
         )
 
     def ready(self, laid: Laid, tokens: Any) -> Any:
@@ -226,7 +235,9 @@ class OnDevice:
         logits, _ = self._run(laid, tokens, laid.wanted, tables, ahead=True, between=between)
         return logits
 
-    def _run(self, laid: Laid, tokens: Any, wanted: Any, tables: np.ndarray, **more: Any) -> Any:
+    def _run(
+        self, laid: Laid, tokens: Any, logit_indices: Any, tables: np.ndarray, **more: Any
+    ) -> Any:
         pool = self.pool.arrays
         return run(
             self.params,
@@ -236,7 +247,7 @@ class OnDevice:
             self.spec,
             linear=self.linear,
             decode_rows=laid.decode_rows,
-            wanted=wanted,
+            logit_indices=logit_indices,
             executables=self.executables,
             **more,
         )

@@ -1,4 +1,4 @@
-"""Generation with a runner and a cache of its own."""
+"""Generation with a runner and an own cache."""
 
 from __future__ import annotations
 
@@ -85,18 +85,18 @@ def stream_batch(
     ends: Callable[[int, int], bool] = lambda request, token: False,  # noqa: ARG005
     executables: Executables | None = None,
 ) -> Iterator[Drawn]:
-    """Return an iterator over the tokens of all requests, in order within a request.
+    """Return an iterator over all requests' tokens, in order within each.
 
     Args:
-      rows: maximum number of concurrent requests.
-      cache_tokens: positions in the cache, in whole pages of 64; by default enough for the largest
-        `rows` requests.
-      chunk: maximum prompt tokens of one call, unless rotary frequencies depend on the length.
-      ends: called with each request and token; returns whether the request ends.
+      rows: most concurrent requests.
+      cache_tokens: positions, in whole pages of 64; by default enough for the largest `rows`
+        requests.
+      chunk: most prompt tokens of a call, unless rotary frequencies depend on length.
+      ends: gets request and token; returns whether the request ends.
 
     Raises:
-      SettingError: before any computation: an invalid size, a request beyond an empty cache, or a
-        cache beyond memory.
+      SettingError: at once: an invalid size, a request beyond an empty cache, or a cache beyond
+        memory.
     """
     if rows < 1:
         raise SettingError("rows", rows, "a whole number above 0")
@@ -165,7 +165,7 @@ class Bucket:
     """Shapes of a call for one sequence.
 
     Attributes:
-      tokens: padded tokens of a prompt's chunk; 0: a decode.
+      tokens: of a padded chunk; 0: a decode.
       context: positions in the cache.
     """
 
@@ -187,10 +187,10 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """Part of the possible calls that will run, for `warm`.
+    """Calls that will run, for `warm`.
 
     Attributes:
-      draws: whether tokens are drawn at a temperature above 0; by default both.
+      draws: whether temperatures are above 0; by default both.
     """
 
     buckets: tuple[Bucket, ...]
@@ -210,10 +210,10 @@ def buckets_of(prompt: int, new: int) -> tuple[Bucket, ...]:
 
 
 def buckets_up_to(context: int) -> tuple[Bucket, ...]:
-    """Return all shapes of `stream_batch` for one sequence of these positions.
+    """Return all shapes of `stream_batch` for a sequence.
 
     Raises:
-      SettingError: the number of positions is below 1.
+      SettingError: below 1 position.
     """
     check_value(context, Count, "context")
     largest = _pages(context) * PAGE_TOKENS
@@ -228,19 +228,21 @@ def warm(
     spec: ModelSpec,
     linear: Linear,
     executables: Executables,
-    wanted: Wanted,
+    targets: Wanted,
     *,
     done: Callable[[Bucket], None] = lambda _: None,
 ) -> None:
-    """Prepare the executables of `stream_batch` for these shapes, with a callback after each."""
-    for context in dict.fromkeys(size.context for size in wanted.buckets):
-        here = [size for size in wanted.buckets if size.context == context]
+    """Prepare `stream_batch`'s executables of these shapes, with a callback each."""
+    for context in dict.fromkeys(size.context for size in targets.buckets):
+        here = [size for size in targets.buckets if size.context == context]
         budgets = tuple(sorted({size.tokens for size in here} - {0})) or BUDGETS[:1]
         pages = context // PAGE_TOKENS
         shapes = Shapes(rows=(1,), budgets=budgets, width=pages, mixes=False)
         runner = _runner(params, spec, linear, shapes, pages, executables)
         runner.warm(
-            decodes=any(not size.tokens for size in here), draws=wanted.draws, scores=wanted.scores
+            decodes=any(not size.tokens for size in here),
+            draws=targets.draws,
+            scores=targets.scores,
         )
         for size in here:
             done(size)

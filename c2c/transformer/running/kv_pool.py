@@ -30,7 +30,7 @@ _BLOCKS_A_SUPERBLOCK = 4  # of the largest model: at most a fifth is lost to wha
 
 
 def block_elements(spec: ModelSpec) -> int:
-    """Return the key elements, and value elements, of 64 positions in all layers."""
+    """Return key and value elements of 64 positions in all layers."""
     return spec.layers * _page_elements(spec)
 
 
@@ -39,7 +39,7 @@ def _page_elements(spec: ModelSpec) -> int:
 
 
 def superblock_elements(specs: Iterable[ModelSpec], *, blocks: int = _BLOCKS_A_SUPERBLOCK) -> int:
-    """Return a superblock size for the pages of all these models."""
+    """Return a superblock size for all these models' pages."""
     models = list(specs)
     step = math.lcm(*map(_page_elements, models))
     return -(-blocks * max(map(block_elements, models)) // step) * step
@@ -72,7 +72,7 @@ class KvPool:
     """Key and value arrays, and their free superblocks.
 
     Attributes:
-      kept: lease and first page of kept prefix blocks, by key, evicted by least use.
+      kept: lease and first page of kept blocks by key, least used first.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class KvPool:
         executables: Executables | None = None,
         device: Any = None,
     ) -> KvPool:
-        """Return a pool with this many blocks of one model."""
+        """Return a pool with blocks of one model."""
         size = block_elements(spec)
         return cls(blocks, size, dtype=dtype, executables=executables, device=device)
 
@@ -124,12 +124,11 @@ class KvPool:
         """Return a new lease for a model's blocks.
 
         Args:
-          block_layers: layers of a block; by default all. 1: layers may be on different devices,
-            with blocks of their own.
-          reserve: superblocks that the lease never takes.
+          block_layers: by default all; 1: layers with own blocks, on any devices.
+          reserve: superblocks never taken.
 
         Raises:
-          SettingError: the layers do not divide into such blocks, or the reserve exceeds the pool.
+          SettingError: indivisible layers, or a reserve above the pool.
         """
         layers = spec.layers if block_layers is None else block_layers
         return Lease(self, spec, layers, reserve)
@@ -145,7 +144,7 @@ class KvPool:
             lease.give([first])
 
     def make_room(self, lease: Lease, count: int) -> None:
-        """Evict unused kept blocks, least recently used first, until a lease can take this many."""
+        """Evict unused kept blocks, least recently used first, for a lease."""
         for key, (owner, first) in list(self.kept.items()):
             if lease.available >= count:
                 return
@@ -154,7 +153,7 @@ class KvPool:
 
 
 class Lease:
-    """Blocks of a model; an id is the first page."""
+    """A model's blocks; an id is the first page."""
 
     def __init__(self, pool: KvPool, spec: ModelSpec, block_layers: int, reserve: int) -> None:
         if block_layers < 1 or spec.layers % block_layers:

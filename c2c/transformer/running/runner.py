@@ -13,7 +13,9 @@ import numpy as np
 
 from c2c.errors import SettingError
 from c2c.transformer.layers.pages import PAGE_TOKENS, OutOfPages
-from c2c.transformer.running.drawing import (
+from c2c.transformer.running.executor import Executor, bound
+from c2c.transformer.running.sampling import Sampling, sampling_rows
+from c2c.transformer.running.sampling_stages import (
     BIASED,
     DRAW,
     FEED,
@@ -25,11 +27,9 @@ from c2c.transformer.running.drawing import (
     new_seats,
     words,
 )
-from c2c.transformer.running.drawn import Drawn, Prompt, prompt_scores, score_of, tokens_of
-from c2c.transformer.running.executor import Executor, bound
-from c2c.transformer.running.sampling import Sampling, sampling_rows
 from c2c.transformer.running.shapes import Shapes
 from c2c.transformer.running.stays import Constraint, Ended, Laid, Stay, Step
+from c2c.transformer.running.step_results import Drawn, Prompt, prompt_scores, score_of, tokens_of
 
 __all__ = ["Result", "Resumable", "Runner", "Step", "Ticket"]
 
@@ -51,13 +51,12 @@ class Result:
     """Results of a step.
 
     Attributes:
-      tokens: request, token and reason for the request's end (None: it goes on).
-      seconds: since the start of the step or the reading of the previous one, the later.
-      dropped: tokens of requests that had ended.
-      scores: by request, if asked for.
-      prompts: requests, first positions and scores of prompts' tokens.
-      hidden: last layer's outputs before the final norm of prompts' last tokens, float32 [hidden],
-        if asked for.
+      tokens: request, token and reason of its end (None: goes on).
+      seconds: since the step's start or the previous reading, the later.
+      dropped: of ended requests.
+      scores: by request, on demand.
+      prompts: request, first position and scores of prompts.
+      hidden: prompts' last outputs before the final norm, float32 [hidden], on demand.
     """
 
     tokens: tuple[tuple[int, int, Ended | None], ...]
@@ -84,7 +83,7 @@ class Runner:
     """Requests of one model, run by an executor."""
 
     def __init__(self, executor: Executor, shapes: Shapes) -> None:
-        """Create a runner without requests; `shapes` are all of its calls'."""
+        """Create a runner without requests; `shapes` are all its calls'."""
         self.executor, self.spec, self.shapes = executor, executor.spec, shapes
         self._stays: dict[int, Stay] = {}
         self._free_seats = list(range(self.seats))[::-1]
@@ -122,20 +121,20 @@ class Runner:
         """Add a request; later steps compute its prompt.
 
         Args:
-          request: id, unique among the current requests.
+          request: unique id.
           ids: prompt, then earlier draws of a preempted request.
-          new: maximum number of further tokens.
+          new: most further tokens.
           drawn: earlier draws at the end of `ids`.
-          least: draws that cannot be a stop token, earlier ones included.
-          scores: most likely tokens in results, beside the drawn one.
+          least: draws without stop tokens, with earlier ones.
+          scores: likeliest tokens in results, beside the drawn one.
           prompt_scores: likewise for the prompt.
-          embeds: whether the first result has the hidden state of the prompt's last token, if
-            layers and logits are apart.
-          constraint: grammar of the answer, advanced past earlier draws.
-          keys: keys of the prompt's first whole blocks, without its last token.
+          embeds: whether the first result has the prompt's last hidden state, with layers and
+            logits apart.
+          constraint: the answer's grammar, past earlier draws.
+          keys: of the prompt's first whole blocks, without its last token.
 
         Raises:
-          SettingError: the request can never fit.
+          SettingError: a request that never fits.
         """
         if request in self._stays or not self._free_seats:
             raise ValueError(f"request {request} is already present, or no seat is free")
@@ -165,7 +164,7 @@ class Runner:
         self._stays[request] = stay
 
     def reuse(self, request: int, tokens: int) -> int:
-        """Attach kept blocks to a prompt; return the tokens found, always fewer than given."""
+        """Attach kept blocks to a prompt; return their tokens, always fewer than given."""
         stay = self._stays[request]
         before = stay.filled
         if stay.keys:
@@ -190,10 +189,10 @@ class Runner:
         return self.executor.lacks(self._stored(self._without_early(step)))
 
     def shape_of(self, step: Step) -> tuple[int, int]:
-        """Return the padded chunk size and the number of one-token rows of a step.
+        """Return a step's padded chunk size and one-token rows.
 
         Raises:
-          ValueError: the step does not fit the shapes.
+          ValueError: no such shapes.
         """
         tokens = 0 if step.fill is None else step.fill[1]
         call = self.shapes.call_for(tokens, len(step.decode))
@@ -211,8 +210,8 @@ class Runner:
         """Start a step asynchronously, unless `run_ahead` has.
 
         Raises:
-          OutOfPages: too few blocks are free; nothing was started.
-          ValueError: the step does not fit the requests or the shapes.
+          OutOfPages: too few free blocks; nothing was started.
+          ValueError: no such requests or shapes.
         """
         begun_s = time.perf_counter()
         if missing := self.missing(step):
@@ -227,9 +226,8 @@ class Runner:
     def run_ahead(self, step: Step) -> bool:
         """Start a future step of decodes; return whether it was started.
 
-        Its tokens are returned after the corresponding `start`, or dropped. False: a request has
-        ended, has all its tokens or follows a grammar; blocks lack; or an earlier step ahead is
-        unused.
+        Its tokens are returned after its `start`, or dropped. False: a request has ended, has all
+        tokens or follows a grammar; blocks lack; or an earlier step ahead is unused.
         """
         stays = [self._stays.get(request) for request in step.decode]
         if self._early_stays() or any(
@@ -389,10 +387,10 @@ class Runner:
 
         Args:
           decodes: whether to include steps without a prompt.
-          draws: whether tokens are drawn at a temperature above 0; by default both.
+          draws: whether temperatures are above 0; by default both.
 
         Raises:
-          SettingError: the model was loaded without executables.
+          SettingError: loaded without executables.
         """
         executables = self.executor.executables
         if executables is None:

@@ -36,11 +36,11 @@ class Sampling:
       top_k: limit to the k largest logits (and ties); 0 for all.
       top_p: limit to the fewest tokens whose probabilities sum to p.
       min_p: lowest probability, as a share of the largest.
-      repetition_penalty: divisor of positive, factor of negative logits of tokens in the sequence,
+      repetition_penalty: divisor of positive, factor of negative logits of the sequence's tokens,
         prompt included.
-      presence_penalty: subtracted from the logits of tokens in the answer.
+      presence_penalty: subtracted from logits of the answer's tokens.
       frequency_penalty: likewise, for each occurrence.
-      logit_bias: added to the logits of these tokens.
+      logit_bias: added to logits of these tokens.
       seed: equal seeds give equal draws in any batch.
     """
 
@@ -104,31 +104,30 @@ def sampling_rows(rows: Sequence[Sampling]) -> SamplingRows:
     )
 
 
-def penalised(logits: jax.Array, settings: SamplingRows, held: jax.Array) -> jax.Array:
+def penalised(logits: jax.Array, settings: SamplingRows, occurrences: jax.Array) -> jax.Array:
     """Return the logits with penalties."""
     repetition, presence, frequency = (
         settings.real(f"{name}_penalty")[:, None]
         for name in ("repetition", "presence", "frequency")
     )
     repeated = jnp.where(logits > 0, logits / repetition, logits * repetition)
-    count = held >> 1
+    count = occurrences >> 1
     taken = frequency * count + jnp.where(count > 0, presence, 0)
-    return jnp.subtract(jnp.where(held > 0, repeated, logits), taken)
+    return jnp.subtract(jnp.where(occurrences > 0, repeated, logits), taken)
 
 
 @functools.partial(jax.jit, static_argnames=("hot",))
 def sample(
     logits: jax.Array, settings: SamplingRows, step: jax.Array, *, hot: bool = True
 ) -> jax.Array:
-    """Draw the next token of each row: int32 [rows].
+    """Draw each row's next token: int32 [rows].
 
-    The order is temperature, top_k, top_p, min_p, as in the reference library. Ties of the largest
-    go to the lowest token.
+    The order is temperature, top_k, top_p, min_p. Ties of the largest go to the lowest token.
 
     Args:
       logits: float32 [rows, vocab], penalties included.
-      step: int32 [rows], tokens that the row has drawn.
-      hot: whether any temperature is above 0; False avoids sorting.
+      step: int32 [rows], tokens drawn.
+      hot: False: no temperature above 0, no sorting.
     """
     greedy = jnp.argmax(logits, axis=-1).astype(jnp.int32)
     if not hot:

@@ -1,4 +1,4 @@
-"""Closed set of call shapes, and the split of prompts."""
+"""Closed set of call shapes, and prompts' split."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def bucket(size: int, least: int = 1) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shapes:
-    """Allowed call shapes of a runner: decode steps of each row class, and chunks.
+    """Allowed call shapes: decode steps by row class, and chunks.
 
     Attributes:
-      rows: numbers of one-token rows, ascending.
-      budgets: sizes of prompt chunks, ascending.
+      rows: one-token rows, ascending.
+      budgets: prompt chunks, ascending.
       width: maximum blocks of a sequence.
-      mixes: whether a chunk shares a call with the most one-token rows.
+      mixes: whether chunks share calls with the most one-token rows.
     """
 
     rows: tuple[int, ...] = (1, 8)
@@ -56,7 +56,7 @@ class Shapes:
         return (*((0, rows) for rows in self.rows), *((budget, beside) for budget in self.budgets))
 
     def draws(self, chunk: int, rows: int) -> int:
-        """Return the logit rows of a call: one, or the maximum.
+        """Return a call's logit rows: one, or the maximum.
 
         >>> shapes = Shapes(rows=(1, 8), budgets=(64, 256))
         >>> [shapes.draws(*call) for call in shapes.calls]

@@ -1,4 +1,4 @@
-"""Requests in a runner, and input arrays of a call."""
+"""Requests in a runner, and a call's arrays."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from c2c.transformer.running.drawing import MOST_HELD
 from c2c.transformer.running.sampling import Sampling
+from c2c.transformer.running.sampling_stages import MOST_HELD
 
 __all__ = ["Constraint", "Ended", "Laid", "Stay", "Step"]
 
@@ -24,7 +24,7 @@ class Constraint(Protocol):
         """True if it cannot restrict tokens any more."""
 
     def mask(self, ends: Collection[int]) -> np.ndarray:
-        """Return the allowed tokens as bits, uint32 [vocab // 32 + 1]; `ends` end the answer."""
+        """Return allowed tokens as bits, uint32 [vocab // 32 + 1]; `ends` end the answer."""
 
     def take(self, token: int) -> bool:
         """Take a drawn token; return whether the answer is complete."""
@@ -66,7 +66,7 @@ class Stay:
     got: list[int] = field(default_factory=list)
 
     def ends_with(self, tokens: int) -> bool:
-        """Return whether these tokens end a prompt with a hidden state."""
+        """Return whether these tokens end an embedded prompt."""
         return self.embeds and self.filled + tokens == len(self.ids)
 
     def stored(self, step: Step) -> int:
@@ -82,7 +82,7 @@ class Stay:
         return len(self.ids) + self.started - 1 if past else self.filled
 
     def held(self, vocab: int) -> np.ndarray:
-        """Return the first occurrence of tokens, see `penalised`: int16 [vocab]."""
+        """Return tokens' first occurrence, see `penalised`: int16 [vocab]."""
         prompt = len(self.ids) - self.before
         counts = 2 * np.bincount(self.ids[prompt:], minlength=vocab)
         counts[np.asarray(self.ids[:prompt])] += 1
@@ -118,7 +118,7 @@ class Laid:
         self.drawing: list[Stay | None] = [None] * draws
 
     def fill(self, stay: Stay, tokens: int) -> None:
-        """Add the next tokens of a prompt."""
+        """Add a prompt's next tokens."""
         first, past = stay.filled, stay.filled + tokens
         if past > len(stay.ids):
             raise ValueError(f"request {stay.request}: {past} prompt tokens, it has fewer")

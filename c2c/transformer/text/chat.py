@@ -66,15 +66,15 @@ class ChatTemplate:
         """Render a chat.
 
         Args:
-          messages: mappings with a "role" and other fields of the template.
-          add_generation_prompt: whether to append the opening of an answer.
-          continue_final_message: whether the answer continues the last message.
-          now: time for strftime_now; None: the local time.
-          variables: further variables, such as enable_thinking.
+          messages: mappings with "role" and the template's fields.
+          add_generation_prompt: whether to append an answer's opening.
+          continue_final_message: whether to continue the last message.
+          now: for strftime_now; None: local time.
+          variables: such as enable_thinking.
 
         Raises:
-          SettingError: messages are not mappings with a role, or not JSON.
-          DataError: the template rejects the messages or fails.
+          SettingError: messages without role, or not JSON.
+          DataError: the template fails or rejects them.
         """
         seen: dict[str, Any] = {**self.special_tokens, **variables}
         seen |= {"messages": messages, "tools": tools, "documents": documents}

@@ -14,7 +14,7 @@ def eos_ids(folder: Path) -> tuple[int, ...]:
     """Return the end-of-sequence tokens, first of generation_config.json.
 
     Raises:
-      DataError: a file is damaged, or an id is no token.
+      DataError: a damaged file, or an id without token.
     """
     for name in ("generation_config.json", "config.json"):
         file = folder / name

@@ -32,7 +32,7 @@ class StopText:
         self._held = ""
 
     def push(self, piece: str) -> str:
-        """Add a piece; return the new text, empty after a stop string."""
+        """Add a piece; return new text, empty after a stop string."""
         if self.found is not None:
             return ""
         self._held += piece
@@ -48,7 +48,7 @@ class StopText:
         return out
 
     def finish(self) -> str:
-        """Return the text held back as a possible stop string."""
+        """Return text held back for a stop string."""
         out, self._held = self._held, ""
         return out
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Sequence
 from itertools import islice
 
-from c2c.transformer.text.spelling import Spelling
+from c2c.transformer.text.token_bytes import Spelling
 
 __all__ = ["TextStream"]
 
@@ -16,10 +16,9 @@ _LONGEST = 4  # maximum bytes of a character
 
 
 class TextStream:
-    """Streaming decoder that emits the certain text of each token.
+    """Streaming decoder that emits each token's certain text.
 
-    Pieces join to the decoded text of all ids, but for invalid bytes `<0xNN>`, which spoil a whole
-    run in the library.
+    Pieces join to all ids' decoded text, but for invalid bytes `<0xNN>`.
     """
 
     def __init__(
@@ -27,13 +26,13 @@ class TextStream:
         spelling: Spelling,
         *,
         skip_special_tokens: bool,
-        kept: Collection[int] = (),
+        exceptions: Collection[int] = (),
         after: Sequence[int] = (),
     ) -> None:
         """Start a text."""
         self._spelling = spelling
         self._skipped = (
-            spelling.special.difference(kept) if skip_special_tokens else frozenset[int]()
+            spelling.special.difference(exceptions) if skip_special_tokens else frozenset[int]()
         )
         # Of bytes that are no UTF-8 the library makes one U+FFFD each only where they are tokens.
         self._errors = "replace" if spelling.is_byte_level else "surrogateescape"
@@ -59,11 +58,11 @@ class TextStream:
         return self._taken(data)
 
     def finish(self) -> str:
-        """Return the text held back, with U+FFFD for parts of characters."""
+        """Return text held back, with U+FFFD for partial characters."""
         return self._taken(b"", final=True)
 
     def offset(self, token: int) -> int:
-        """Return the index in the text at which the last token's (first) character begins."""
+        """Return the last token's (first) character index in the text."""
         return max(self._begin, self.length - len(self._spelling.text(token)))
 
     def _name(self, token: int) -> str | None:

@@ -14,8 +14,8 @@ from c2c.models import read_json_object, read_text
 from c2c.transformer.gguf.vocabulary import gguf_tokenizer, special_id
 from c2c.transformer.text.chat import ChatTemplate
 from c2c.transformer.text.eos import eos_ids
-from c2c.transformer.text.spelling import Spelling
 from c2c.transformer.text.streaming import TextStream
+from c2c.transformer.text.token_bytes import Spelling
 
 __all__ = ["Tokenizer", "tokenizer_from_folder", "tokenizer_from_gguf"]
 
@@ -27,8 +27,8 @@ class Tokenizer:
     """Tokenizer with keywords named as in transformers.
 
     Attributes:
-      eos_ids: end-of-sequence tokens, the most usual first.
-      tool_template: of chats with tools (transformers' `tool_use`); None: `chat_template`.
+      eos_ids: the most usual first.
+      tool_template: of chats with tools (`tool_use`); None: `chat_template`.
     """
 
     backend: tokenizers.Tokenizer
@@ -44,14 +44,14 @@ class Tokenizer:
 
     @property
     def vocab_size(self) -> int:
-        """Number of tokens with a text; embeddings may be padded."""
+        """Tokens with a text; embeddings may be padded."""
         return self.backend.get_vocab_size(with_added_tokens=True)
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Return token ids, without the GIL; special tokens in the text are recognised.
+        """Return token ids, without the GIL; special tokens are recognised.
 
         Args:
-          add_special_tokens: whether to add first and last tokens, mostly BOS.
+          add_special_tokens: whether to add, mostly, BOS.
         """
         # With a single text the library would hold the GIL.
         batch = self.backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
@@ -67,12 +67,15 @@ class Tokenizer:
         self,
         *,
         skip_special_tokens: bool = False,
-        kept: Collection[int] = (),
+        exceptions: Collection[int] = (),
         after: Sequence[int] = (),
     ) -> TextStream:
         """Return a streaming decoder of tokens; see `TextStream`."""
         return TextStream(
-            self.spelling, skip_special_tokens=skip_special_tokens, kept=kept, after=after
+            self.spelling,
+            skip_special_tokens=skip_special_tokens,
+            exceptions=exceptions,
+            after=after,
         )
 
     def token_id(self, token: str) -> int:
@@ -96,7 +99,7 @@ class Tokenizer:
         """Render messages with their template, see `ChatTemplate.render`.
 
         Raises:
-          DataError: there is no template, or it rejects the messages.
+          DataError: no template, or it rejects the messages.
         """
         template = self.template(has_tools=bool(variables.get("tools")))
         if template is None:
@@ -110,21 +113,21 @@ class Tokenizer:
         add_generation_prompt: bool = True,
         **variables: Any,
     ) -> list[int]:
-        """Return the ids of rendered messages; only the template adds BOS."""
+        """Return rendered messages' ids; only the template adds BOS."""
         text = self.apply_chat(messages, add_generation_prompt=add_generation_prompt, **variables)
         return self.encode(text, add_special_tokens=False)
 
 
 def tokenizer_from_folder(folder: Path | str) -> Tokenizer:
-    """Read the tokenizer of a checkpoint saved by transformers 4 or 5.
+    """Read a tokenizer saved by transformers 4 or 5.
 
     Args:
-      folder: has tokenizer.json and, if present, tokenizer_config.json, special_tokens_map.json,
+      folder: with tokenizer.json and optionally tokenizer_config.json, special_tokens_map.json,
         generation_config.json, config.json, chat_template.jinja,
         additional_chat_templates/tool_use.jinja.
 
     Raises:
-      DataError: tokenizer.json is missing, or a file is damaged.
+      DataError: no tokenizer.json, or a damaged file.
     """
     folder = Path(folder)
     path = folder / "tokenizer.json"
@@ -155,7 +158,7 @@ def tokenizer_from_folder(folder: Path | str) -> Tokenizer:
 
 
 def tokenizer_from_gguf(metadata: Mapping[str, Any], source: str) -> Tokenizer:
-    """Rebuild the tokenizer of a GGUF file."""
+    """Rebuild a GGUF file's tokenizer."""
     backend = gguf_tokenizer(metadata, source)
     tokens: list[str] = metadata["tokenizer.ggml.tokens"]
     files = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}

@@ -51,7 +51,7 @@ class LowRank:
         """Return the matrices for the base's spec.
 
         Raises:
-          DataError: a tensor is missing, of another module, or does not fit.
+          DataError: a missing, foreign or unfitting tensor.
         """
         checkpoint = SafetensorsCheckpoint(self.path / _WEIGHTS)
         names = set(checkpoint.names)
@@ -90,13 +90,13 @@ class LowRank:
         return replace(params, layers={**params.layers, **arrays})
 
     def parameters(self, spec: ModelSpec) -> int:
-        """Return the number of values of the matrices."""
+        """Count values of the matrices."""
         return sum(matrix.size for matrix in self.matrices(spec).values())
 
     def _stack(
-        self, stack: Stack, found: SafetensorsCheckpoint, left: set[str]
+        self, stack: Stack, checkpoint: SafetensorsCheckpoint, tensors: set[str]
     ) -> dict[str, np.ndarray]:
-        pairs = list(self._pairs(stack, found, left))
+        pairs = list(self._pairs(stack, checkpoint, tensors))
         if not pairs:
             return {}
         ranks = np.zeros(stack.shape[0], np.int64)
@@ -115,18 +115,18 @@ class LowRank:
         return {f"{stack.name}_lora_a": down, f"{stack.name}_lora_b": up}
 
     def _pairs(
-        self, stack: Stack, found: SafetensorsCheckpoint, left: set[str]
+        self, stack: Stack, checkpoint: SafetensorsCheckpoint, tensors: set[str]
     ) -> Iterator[tuple[Part, np.ndarray, np.ndarray]]:
         for part in stack.parts:
             module = _BEGIN + part.tensor.removesuffix(".weight")
             names = [f"{module}.lora_{end}.weight" for end in "AB"]
-            there = [name for name in names if name in left]
+            there = [name for name in names if name in tensors]
             if not there:
                 continue
             if len(there) == 1:
                 where = str(self.path / _WEIGHTS)
                 raise DataError(where, f"tensor {there[0]} without the other one of its module")
-            shapes = [tuple(found.shape(name)) for name in names]
+            shapes = [tuple(checkpoint.shape(name)) for name in names]
             rank = shapes[0][0]
             sizes = [(rank, part.shape[1]), (part.shape[0], rank)]
             if shapes != sizes:
@@ -136,8 +136,8 @@ class LowRank:
                 )  # fmt: skip
             matrices = [np.zeros(shape, np.float32) for shape in shapes]
             for name, matrix in zip(names, matrices, strict=True):
-                found.read(name, matrix)
-                left.discard(name)
+                checkpoint.read(name, matrix)
+                tensors.discard(name)
             yield part, matrices[0], matrices[1]
 
     def _scale(self, rank: int) -> float:
@@ -148,10 +148,10 @@ class LowRank:
 # A stack's modules share one product into the rank: their A are stacked, and their B are blocks of
 # one matrix, with the scale in it. Layers with fewer ranks have zeros.
 def low_rank(path: Path) -> LowRank:
-    """Return the adapter of a folder, beside its base's.
+    """Return a folder's adapter, beside its base's.
 
     Raises:
-      DataError: the config lacks a field, has an unsupported one, or names an absent base.
+      DataError: a missing or unsupported field, or an absent base.
     """
     file = path / CONFIG
     config = read_json_object(file)

@@ -51,15 +51,15 @@ def load_params(
     """Read a checkpoint into parameters.
 
     Args:
-      dtype: type of unquantised parameters, one of `DTYPES`.
-      pool: file for host weights of several processes, made by the first; it identifies the
-        checkpoint's files by name, size and time.
-      between: callback before each array; its exception ends the reading.
-      device: jax device, also for host memory; by default the first.
+      dtype: of unquantised parameters, one of `DTYPES`.
+      pool: file for shared host weights, made by the first process; it knows the checkpoint's files
+        by name, size and time.
+      between: callback before each array; may raise.
+      device: also for host memory; by default the first.
 
     Raises:
-      SettingError: an unsupported `dtype`, model or quantisation, or `pool` without host memory.
-      DataError: tensors are missing, unexpected, misshapen or damaged.
+      SettingError: an unsupported `dtype`, model or quantisation, or `pool` without host weights.
+      DataError: missing, unexpected, misshapen or damaged tensors.
     """
     if dtype not in DTYPES:
         raise SettingError("dtype", dtype, f"one of {', '.join(DTYPES)}")
@@ -104,7 +104,7 @@ def random_params(
 ) -> Params:
     """Return random parameters, for tests and benchmarks.
 
-    Matrices are normal, scaled by 1 / sqrt(K); norms are near 1, biases clearly not 0.
+    Matrices are normal, by 1 / sqrt(K); norms are near 1, biases not 0.
     """
     return load_params(
         RandomSource(spec, rng), spec, dtype=dtype, placement=placement, quantization=quantization
@@ -119,10 +119,10 @@ def abstract_params(
     quantization: Quantization | None = None,
     make: Callable[[tuple[int, ...], Any], Any] = jax.ShapeDtypeStruct,
 ) -> Params:
-    """Return the parameters as shapes and types, to compile without weights.
+    """Return parameters' shapes and types, to compile without weights.
 
     Args:
-      make: function (shape, dtype) that returns an abstract array.
+      make: (shape, dtype) -> abstract array.
     """
     check_supported(spec)
     kind = DTYPES[dtype]
@@ -140,7 +140,7 @@ def expected_params(
     quantization: Quantization | None = None,
     device: Any = None,
 ) -> Params:
-    """Return shapes, types and placements of `load_params`, of the same executables."""
+    """Return shapes, types and placements of `load_params`."""
     kind = DTYPES[dtype]
     model_leaves = leaves(spec, placement, dtype=kind, source=source, quantization=quantization)
     struct: Any = jax.ShapeDtypeStruct  # jax leaves it untyped
@@ -151,14 +151,14 @@ def expected_params(
 
 
 def _abstract(
-    wanted: Sequence[Leaf],
+    leaves: Sequence[Leaf],
     placement: Placement,
     spec: ModelSpec,
     kind: np.dtype[Any],
     make: Callable[[Leaf, tuple[int, ...], Any], Any],
 ) -> Params:
     arrays: dict[str, dict[str, Any]] = {}
-    for leaf in wanted:
+    for leaf in leaves:
         parts = {
             end: make(leaf, array.shape, jnp.dtype(array.dtype))
             for end, array in leaf.arrays(kind).items()
@@ -166,11 +166,11 @@ def _abstract(
         if leaf.in_host_memory:
             parts = {end: HostArray(array) for end, array in parts.items()}
         arrays[leaf.name] = parts
-    return _assemble(arrays, wanted, placement, spec)
+    return _assemble(arrays, leaves, placement, spec)
 
 
 def check_tensors(source: Source, spec: ModelSpec) -> None:
-    """Check for exactly the needed tensors, besides old rotary frequencies and a tied head."""
+    """Check for exactly the needed tensors, but old rotary frequencies and a tied head."""
     most = len(source.names)  # avoids making the layout of an absurd config
     sparse = spec.layers - len(spec.dense_layers)
     if spec.layers > most or sparse * spec.experts > most:
@@ -229,13 +229,13 @@ def _sharding(leaf: Leaf, device: Any = None) -> jax.sharding.Sharding:
 
 def _in_pool(
     path: Path | str,
-    wanted: Iterable[Leaf],
+    leaves: Iterable[Leaf],
     source: Source,
     kind: np.dtype[Any],
     done: Callable[[int], None],
     device: Any,
 ) -> dict[str, dict[str, Any]]:
-    owners = {_name(leaf, end): (leaf, end) for leaf in wanted for end in leaf.arrays(kind)}
+    owners = {_name(leaf, end): (leaf, end) for leaf in leaves for end in leaf.arrays(kind)}
     specs = {name: leaf.arrays(kind)[end] for name, (leaf, end) in owners.items()}
     waiting: dict[str, np.ndarray] = {}
 
@@ -253,7 +253,7 @@ def _in_pool(
     )
     placed = pool.arrays(device=device)
     return {
-        leaf.name: {end: placed[_name(leaf, end)] for end in leaf.arrays(kind)} for leaf in wanted
+        leaf.name: {end: placed[_name(leaf, end)] for end in leaf.arrays(kind)} for leaf in leaves
     }
 
 
@@ -265,14 +265,14 @@ def _identity(files: Iterable[Path]) -> str:
 
 def _assemble(
     arrays: Mapping[str, Mapping[str, Any]],
-    wanted: Iterable[Leaf],
+    leaves: Iterable[Leaf],
     placement: Placement,
     spec: ModelSpec,
 ) -> Params:
     layers: dict[str, Any] = {}
     projections: dict[str, Any] = {}
     embed: Table | None = None
-    for leaf in wanted:
+    for leaf in leaves:
         mine = arrays[leaf.name]
         weights: Any = mine[""] if leaf.format.kind is None else leaf.weights(mine)
         if leaf.table:
@@ -319,8 +319,8 @@ def _some(names: Sequence[str]) -> str:
 
 
 class _bar:  # noqa: N801 - a context manager, read as a function
-    def __init__(self, total: int, what: str, *, shown: bool) -> None:
-        self._total, self._what, self._shown = total, what, shown
+    def __init__(self, total: int, label: str, *, shown: bool) -> None:
+        self._total, self._label, self._shown = total, label, shown
         self._progress: Any = None
 
     def __enter__(self) -> Callable[[int], None]:
@@ -345,7 +345,7 @@ class _bar:  # noqa: N801 - a context manager, read as a function
             console=Console(stderr=True),
         )
         self._progress.start()
-        task = self._progress.add_task(f"loading {self._what}", total=self._total)
+        task = self._progress.add_task(f"loading {self._label}", total=self._total)
         return lambda nbytes: self._progress.advance(task, nbytes)
 
     def __exit__(self, *_error: object) -> None:

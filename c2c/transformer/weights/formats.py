@@ -32,12 +32,11 @@ _ROUNDED = ("Q6_K",)
 class Quantization:
     """Quantisation of projections at load time.
 
-    With 4 bits, the head and a tied embedding have 8 bits; an untied embedding keeps its floats.
+    With 4 bits, head and tied embedding have 8; an untied embedding keeps floats.
 
     Attributes:
       kind: "int8", "float8_e4m3fn", "int4"; or "stored", a GGUF file's integers.
-      group: weights along K that share a scale, a multiple of 32 ("stored": 32); None: a scale a
-        row.
+      group: weights along K with one scale, a multiple of 32 ("stored": 32); None: a scale a row.
       scale_dtype: one of `SCALE_DTYPES`; "stored" has the narrowest exact one.
     """
 
@@ -63,9 +62,9 @@ class Format:
     """Storage format of one stack.
 
     Attributes:
-      group: weights along K that share a scale; None: a scale a row.
-      offsets: whether groups also have a float32 offset.
-      stored: whether the source's integers are copied.
+      group: weights along K with one scale; None: a scale a row.
+      offsets: whether groups have float32 offsets.
+      stored: whether integers are copied.
     """
 
     kind: Kind | None = None
@@ -83,7 +82,7 @@ class Stored(Protocol):
 
 
 def quantization_by_name(name: str | None) -> Quantization | None:
-    """Return the quantisation "int8", "fp8" (a scale a row), "int4" (groups) or "stored"."""
+    """Return the quantisation "int8", "fp8" (scale a row), "int4" (groups) or "stored"."""
     choices = {
         "int8": Quantization(kind="int8"),
         "fp8": Quantization(kind="float8_e4m3fn"),
@@ -100,7 +99,7 @@ def quantization_by_name(name: str | None) -> Quantization | None:
 def format_of(
     stack: Stack, source: Stored, quantization: Quantization | None, *, tied: bool
 ) -> Format:
-    """Return the storage format of a stack."""
+    """Return a stack's storage format."""
     if quantization is None or not (stack.projection or stack.name == "embed"):
         return Format()
     if quantization.kind == "stored":
@@ -118,8 +117,8 @@ def is_exact(stored: str | None) -> bool:
     return stored in _STORED and stored not in _ROUNDED
 
 
-def _as_stored(found: Iterable[str | None]) -> Format:
-    kinds = set(found)
+def _as_stored(names: Iterable[str | None]) -> Format:
+    kinds = set(names)
     if not kinds <= _STORED.keys():
         return Format()
     bits, offsets, scales = zip(*(_STORED[name] for name in kinds if name), strict=True)

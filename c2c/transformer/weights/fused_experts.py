@@ -1,4 +1,4 @@
-"""Checkpoints of transformers 5, a tensor for all experts of a layer."""
+"""Checkpoints of transformers 5, a tensor for a layer's experts."""
 
 from __future__ import annotations
 

@@ -14,8 +14,8 @@ from c2c.models import ModelSpec
 from c2c.transformer.layers.layout import Part, Stack, layout
 from c2c.transformer.layers.params import Placement
 from c2c.transformer.weights.formats import Format, Quantization, Stored, format_of, is_exact
-from pallas_kernels.counting import round_up
 from pallas_kernels.host_memory import TensorSpec
+from pallas_kernels.integer_math import round_up
 from pallas_kernels.quantized_gemm import (
     QuantizedWeights,
     bits,
@@ -57,10 +57,10 @@ class Source(Stored, Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leaf:
-    """Part of the parameters to fill: a stack, or a layer of it.
+    """Parameters to fill: a stack, or a layer of it.
 
-    Floats are one array, "". Integers are "data", "scales" and perhaps "offsets"; tables also have
-    "row_scales" and "row_offsets".
+    Floats are "". Integers are "data", "scales" and perhaps "offsets"; tables also "row_scales" and
+    "row_offsets".
     """
 
     name: str
@@ -177,7 +177,7 @@ def leaves(
     source: Stored,
     quantization: Quantization | None = None,
 ) -> tuple[Leaf, ...]:
-    """Return the parts of a model's parameters under a placement, the embedding first."""
+    """Return a model's parameter parts under a placement, embedding first."""
     result: list[Leaf] = []
     host = placement.memory == "host"
 

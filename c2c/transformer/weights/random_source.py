@@ -18,7 +18,7 @@ _STEP = 1 << 22  # numbers at a time
 
 
 class RandomSource:
-    """Tensors of a model, sliced from one random block as in `random_params`."""
+    """Tensors sliced from one random block, as in `random_params`."""
 
     def __init__(self, spec: ModelSpec, rng: np.random.Generator) -> None:
         self.path = Path(spec.name)

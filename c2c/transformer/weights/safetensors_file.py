@@ -14,7 +14,7 @@ import numpy as np
 
 from c2c.errors import DataError
 from c2c.models import json_object, read_json_object
-from c2c.transformer.weights.packed import BESIDE, Packing, packing
+from c2c.transformer.weights.packed_matrices import BESIDE, Packing, packing
 
 __all__ = ["SafetensorsCheckpoint"]
 
@@ -73,7 +73,7 @@ class SafetensorsCheckpoint:
     """A checkpoint folder or one file; headers are checked at once.
 
     Raises:
-      DataError: the checkpoint or a shard is missing, truncated or damaged.
+      DataError: a missing, truncated or damaged file.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -114,7 +114,7 @@ class SafetensorsCheckpoint:
         self.names = tuple(self._tensors)
 
     def take_text(self) -> None:
-        """Give a vision-language model's text tensors plain names; drop the others."""
+        """Give text tensors plain names; drop others."""
         tensors = {}
         for name, tensor in self._tensors.items():
             if not name.startswith(_NO_TEXT):
@@ -123,7 +123,7 @@ class SafetensorsCheckpoint:
         self._tensors, self.names = tensors, tuple(tensors)
 
     def widen(self, block: tuple[int, int] | None) -> None:
-        """Apply scales on reading packed matrices, as `c2c.transformer.weights.packed` does."""
+        """Apply scales on reading packed matrices, as `packed_matrices` does."""
         ends = (".weight", ".weight_packed")
         matrices = [
             name for name, t in self._tensors.items() if t.dtype in _PACKED and name.endswith(ends)
@@ -180,7 +180,7 @@ class SafetensorsCheckpoint:
                 np.copyto(target[first : first + len(chunk)], chunk, casting="unsafe")
 
     def rows(self, name: str, into: np.ndarray | None = None) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield a tensor in its stored type (packed: float32) in parts, each with its first row."""
+        """Yield a tensor as stored (packed: float32) in parts, each with its first row."""
         tensor = self._tensors[name]
         file, kind = self._files[tensor.file], _STORED[tensor.dtype]
         count, *tail = tensor.stored_shape or (1,)
@@ -197,7 +197,7 @@ class SafetensorsCheckpoint:
                 yield first, chunk if form is None else form.widen(chunk, first)
 
     def are_equal(self, name: str, other: str) -> bool:
-        """Return whether two tensors exist and are equal in type and bits."""
+        """Return whether two tensors exist with equal type and bits."""
         tensors = [self._tensors[tensor] for tensor in (name, other) if tensor in self._tensors]
         if len({(tensor.dtype, tensor.shape) for tensor in tensors}) != 1 or len(tensors) != 2:
             return False

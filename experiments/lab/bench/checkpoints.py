@@ -90,7 +90,7 @@ _CLASSES = {"llama": "LlamaForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 
 
 def write_model(name: str, folder: Path, seed: int) -> Path:
-    """Write a float32 checkpoint of one of `SHAPES`; return its folder."""
+    """Write a float32 checkpoint of a shape; return its folder."""
     from c2c.models import from_hf_config
     from c2c.transformer.weights.random_source import RandomSource
 
@@ -107,7 +107,7 @@ def write_checkpoint(
     folder: Path,
     change: Callable[[dict[str, np.ndarray]], None] | None = None,
 ) -> Path:
-    """Write a source's tensors as a float32 checkpoint, altered by `change` if given."""
+    """Write a source's tensors as a float32 checkpoint, altered by any `change`."""
     from safetensors.numpy import save_file
 
     folder.mkdir(parents=True)

@@ -36,7 +36,7 @@ _START_S = 600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A prompt that arrives `at_s` after the trace's start, and its `new` tokens."""
+    """A prompt `at_s` after the trace's start, and its `new` tokens."""
 
     at_s: float
     model: str
@@ -46,7 +46,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """Tokens of an answer, and seconds of the first and last since the request."""
+    """An answer's tokens, and seconds of first and last since the request."""
 
     first_s: float
     last_s: float
@@ -144,7 +144,7 @@ class Engine:
         return () if self._process is None else (self._process.pid,)
 
     def cpu_s(self) -> float:
-        """Return the CPU seconds of all its processes so far."""
+        """Return CPU seconds of all its processes."""
         return cpu_seconds(self.processes())
 
     def stop(self) -> None:
@@ -188,7 +188,7 @@ def trace(mix: Mix, requests: int, rate: float, seed: int) -> list[Request]:
 
 
 def send[A](ask_one: Callable[[Request], A], requests: Sequence[Request]) -> tuple[list[A], float]:
-    """Send requests at their times; return answers and total seconds."""
+    """Send requests in time; return answers and total seconds."""
     answers: dict[int, A] = {}
     errors: list[BaseException] = []
     began_s = time.perf_counter()
@@ -212,6 +212,6 @@ def send[A](ask_one: Callable[[Request], A], requests: Sequence[Request]) -> tup
 
 
 def check_span(name: str, span: Sequence[int]) -> None:
-    """Check that a setting is a span of tokens, [least, most]."""
+    """Check that a setting is a span, [least, most]."""
     if len(span) != 2 or not 1 <= span[0] <= span[1]:
         raise SettingError(name, list(span), "[least, most], tokens above 0")

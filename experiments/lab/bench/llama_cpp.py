@@ -100,7 +100,7 @@ class LlamaCppSettings(MeasurementSettings):
 
 
 class LlamaCpp:
-    """llama.cpp's own server, a process a model, all of them from the start."""
+    """llama.cpp's server, a process a model, all from the start."""
 
     name = "llama.cpp"
 
@@ -286,7 +286,7 @@ _BYTES = 256
 
 
 def _interleaved(rows: np.ndarray, heads: int) -> np.ndarray:
-    """Return the rows of q or k in llama.cpp's order: rotary pairs are neighbours."""
+    """Return q or k rows in llama.cpp's order: rotary pairs are neighbours."""
     half = len(rows) // heads // 2
     return rows.reshape(heads, 2, half, -1).swapaxes(1, 2).reshape(rows.shape)
 
@@ -309,7 +309,7 @@ def _renamed(
 
 
 def write_gguf(folder: Path, to: Path) -> Path:
-    """Write a checkpoint (one file, float32, of `ARCHITECTURES`) as a GGUF file, bit for bit."""
+    """Write a checkpoint (one file, float32, of `ARCHITECTURES`) as GGUF, bit for bit."""
     import gguf
     from safetensors.numpy import load_file
 

@@ -12,7 +12,7 @@ __all__ = ["peak_mb"]
 
 
 def peak_mb() -> float:
-    """Return the peak memory of this process, in 1e6 bytes."""
+    """Return this process's peak memory, in 1e6 bytes."""
     status = Path("/proc/self/status")
     if status.exists():
         for line in status.read_text(encoding="ascii").splitlines():

@@ -1,4 +1,4 @@
-"""One point of the simulator's benchmark in its own process."""
+"""One point of the simulator's benchmark, in its own process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["main", "measure"]
 
 
 def measure(overrides: Sequence[str]) -> dict[str, Any]:
-    """Run a point; return its time and the peak memory of this process."""
+    """Run a point; return its time and peak memory."""
     machine_code_s = warm()  # compiling or loading is start-up, not simulation
     started = time.perf_counter()
     setup = build(load([*overrides, "figures=false", "resume=false"]))

@@ -87,7 +87,7 @@ def measure_point(overrides: Sequence[str]) -> dict[str, Any]:
 
 
 def measure_start(overrides: Sequence[str] = ()) -> dict[str, float]:
-    """Start `c2c simulate`; return seconds to a table, and peak MB."""
+    """Start `c2c simulate`; return seconds to a table, peak MB."""
     with tempfile.TemporaryDirectory() as folder:
         command = [
             sys.executable,
@@ -112,7 +112,7 @@ def measure_start(overrides: Sequence[str] = ()) -> dict[str, float]:
 
 
 def by_size(settings: BenchSettings) -> list[list[str]]:
-    """Return the points over the number of requests, all at one rate."""
+    """Return the points over requests, at one rate."""
     return [
         [
             "catalog=fleet89",
@@ -145,7 +145,7 @@ def by_system(settings: BenchSettings) -> list[list[str]]:
 
 
 def by_instances(settings: BenchSettings) -> list[list[str]]:
-    """Return the points over instances: models and load grow along."""
+    """Return the points over instances: models and load grow."""
     n = max(1, settings.requests // 10)
     # On one superchip a tenth of the volume in three weeks is 0.19 requests/s.
     return [
@@ -181,7 +181,7 @@ def by_chips(settings: BenchSettings) -> list[list[str]]:
 
 
 def by_cells(settings: BenchSettings) -> list[list[str]]:
-    """Return `by_chips` in cells of one superchip each, which share no model."""
+    """Return `by_chips` in cells of one superchip."""
     return [
         [*point, f"cells={chips}", "shards=1"]
         for chips, point in zip(settings.fleets, by_chips(settings), strict=True)
@@ -266,7 +266,7 @@ def _check(settings: BenchSettings) -> None:
 
 
 def run(settings: BenchSettings, out: Console) -> dict[str, Any]:
-    """Measure all points, print a table after each group and return the measurements."""
+    """Measure all points, print tables and return measurements."""
     systems = by_system(settings)
     first_of = (by_size(settings)[0], by_instances(settings)[0], by_turns(settings)[0], *systems)
     for first in first_of:

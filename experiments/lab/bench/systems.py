@@ -49,7 +49,7 @@ class SystemsSettings(MeasurementSettings):
       requests: of each run, at the rate of `workload=poisson`.
       seed: seed of the workload.
       runs: folder of the systems' own runs.
-      again: whether to measure again systems that have a run.
+      again: whether to measure again systems with a run.
     """
 
     systems: list[str] = field(default_factory=list)
@@ -60,7 +60,7 @@ class SystemsSettings(MeasurementSettings):
 
 
 def default_settings(system: str) -> list[str]:
-    """Return the settings of a system's run: its catalog and number of chips."""
+    """Return a system's settings: catalog and number of chips."""
     overrides = [f"system={system}", "workload=poisson"]
     cfg = load(overrides)
     if cfg.system.experts.policy != "all_experts":
@@ -71,7 +71,7 @@ def default_settings(system: str) -> list[str]:
 
 
 def measure(settings: SystemsSettings, system: str) -> dict[str, Any]:
-    """Return a system's speed, from its run in `settings.runs` if any."""
+    """Return a system's speed, from any run in `settings.runs`."""
     overrides = [*default_settings(system), f"seed={settings.seed}", "figures=false", "shards=1"]
 
     def of(requests: int) -> DictConfig:
@@ -130,7 +130,7 @@ def _check(settings: SystemsSettings) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the benchmark that the command line asks for; return the exit status."""
+    """Run the benchmark; return the exit status."""
 
     def work(settings: SystemsSettings, folder: RunDir, out: Console) -> None:
         rows = []

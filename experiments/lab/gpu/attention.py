@@ -1,4 +1,4 @@
-"""Stage `attention`: our kernels over keys and values in device memory."""
+"""Stage `attention`: our kernels over device memory."""
 
 from __future__ import annotations
 

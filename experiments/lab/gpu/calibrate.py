@@ -51,7 +51,7 @@ def rates(rows: Sequence[Row]) -> dict[str, float]:
 
 
 def constants(rows: Sequence[Row]) -> dict[str, Measured]:
-    """Return the constants that rows of an H200 over PCIe determine."""
+    """Return the constants determined by an H200's rows over PCIe."""
     real = [row for row in rows if not row.get("dry_run")]
     platform, result = load_platform(NAME), {}
     if (tflops := verdicts.bound(real, "tensor_cores", "tflops")) is not None:
@@ -84,13 +84,13 @@ def constants(rows: Sequence[Row]) -> dict[str, Measured]:
 
 
 def updated(
-    stored: Constants, found: Mapping[str, Measured], where: str
+    stored: Constants, measurements: Mapping[str, Measured], where: str
 ) -> tuple[dict[str, float], dict[str, Source]]:
     """Return values and sources with measured ones, `where` in the reason."""
     names = [f.name for f in fields(Constants) if f.name not in ("name", "host", "sources")]
     values = {name: float(getattr(stored, name)) for name in names}
     sources = dict(stored.sources)
-    for name, one in found.items():
+    for name, one in measurements.items():
         values[name] = float(f"{one.value:.6g}")
         sources[name] = Source(kind="measured", why=f"{one.why} {where}")
     return values, sources

@@ -41,7 +41,7 @@ TESTS: Final = "tests/gpu"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One measurement or test in a child process with a time limit."""
+    """A measurement or test in a child process with time limit."""
 
     stage: str
     spec: Mapping[str, Any]
@@ -65,7 +65,7 @@ class Case:
 
 
 class Unmeasurable(Exception):
-    """A case that this machine cannot measure; the message says what is missing."""
+    """An impossible case; the message says what is missing."""
 
 
 def plan(*, tiny: bool = False, tests: Sequence[str] = ()) -> list[Case]:
@@ -85,10 +85,10 @@ def plan(*, tiny: bool = False, tests: Sequence[str] = ()) -> list[Case]:
     ]
 
 
-def gemm(what: str, m: int, tiny: bool, **more: Any) -> dict[str, Any]:
-    """Return the spec of a product of the paper's shape."""
+def gemm(kind: str, m: int, tiny: bool, **more: Any) -> dict[str, Any]:
+    """Return the spec of a product of the paper."""
     k, n = (256, 512) if tiny else PAPER
-    size = {"what": what, "k": k, "n": n, "m": min(m, 96) if tiny else m, "layout": "nk"}
+    size = {"what": kind, "k": k, "n": n, "m": min(m, 96) if tiny else m, "layout": "nk"}
     return size | more
 
 

@@ -46,8 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return command(lambda: _main(argv), argv, once=True)
 
 
-def _main(given: Sequence[str]) -> int:
-    options = _parser().parse_args(given)
+def _main(arguments: Sequence[str]) -> int:
+    options = _parser().parse_args(arguments)
     begun = time.monotonic() - max(
         0.0, time.time() - float(os.environ.get("C2C_GPU_BEGUN", time.time()))
     )

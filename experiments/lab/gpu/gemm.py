@@ -19,7 +19,7 @@ from experiments.lab.gpu.cases import Row, Unmeasurable
 from experiments.lab.gpu.timing import time_launches
 from experiments.lab.gpu.worker import Settings
 from pallas_kernels.gemm import Gemm, choose, machine_for, plans, predict, present_machine
-from pallas_kernels.gemm.staged import reader_of, staged_s
+from pallas_kernels.gemm.staging import reader_of, staged_s
 from pallas_kernels.hybrid_gemm import hybrid_gemm
 
 # Launches use copies of the weights in turn, together several times the L2.
@@ -54,7 +54,7 @@ def measure(spec: Mapping[str, Any], settings: Settings) -> list[Row]:
 
 
 def compile_all(specs: Sequence[Mapping[str, Any]], settings: Settings) -> None:
-    """Compile the kernels of all cases, a thread a core."""
+    """Compile all cases' kernels, a thread a core."""
     spec_of = {_name(spec): spec for spec in specs if spec["what"] in _COMPILED}
     missing = [spec for name, spec in spec_of.items() if name not in _programs]
     with ThreadPoolExecutor(os.cpu_count()) as threads:
@@ -132,7 +132,6 @@ def _product(x: jax.Array, w: jax.Array) -> jax.Array:
 
 
 def _predicted(spec: Mapping[str, Any], settings: Settings) -> Row:
-    """Return the predicted seconds of our kernels, and the reader that `chosen` takes."""
     if spec["what"] not in _OURS:
         return {}
     m, k, n = -(-spec["m"] // 8) * 8, spec["k"], spec["n"]
@@ -151,15 +150,15 @@ def _predicted(spec: Mapping[str, Any], settings: Settings) -> Row:
     return {"predicted_s": time_s, "tm": config.tm, "tn": config.tn, "kc": config.kc}
 
 
-def _bound(of: str, settings: Settings) -> Row:
-    """Measure the copy engine, device memory (bytes read and written) or the tensor cores alone."""
+def _bound(unit: str, settings: Settings) -> Row:
+    """Measure copy engine, device memory (bytes read and written) or tensor cores alone."""
     device = jax.devices()[0]
     size = 1 << (20 if settings.tiny else 28)
-    if of == "copy_engine":
+    if unit == "copy_engine":
         host = _weights((size // 2,), 1, "pinned_host", settings.seed)
         amount, column = size, "gbps"
         launch: Callable[[int], Any] = lambda _: jax.device_put(host, SingleDeviceSharding(device))  # noqa: E731
-    elif of == "hbm":
+    elif unit == "hbm":
         array = _weights((2 * size,), 1, "device", settings.seed)
         amount, column = 2 * array.nbytes, "gbps"
         run = jax.jit(lambda a: -a)

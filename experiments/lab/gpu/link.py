@@ -1,4 +1,4 @@
-"""Stage `probe`: rates of the link from a CUDA program without jax (`probe.cu`)."""
+"""Stage `probe`: link rates from a CUDA program without jax (`probe.cu`)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SOURCES: Final = {"probe": "probe.cu", "promote.so": "promote.c"}
 
 
 def build(name: str, folder: Path) -> Path:
-    """Build one of the two programs; one that is newer than its source stays."""
+    """Build one of the two programs, unless newer than its source."""
     source, out = Path(__file__).with_name(_SOURCES[name]), folder / name
     if out.exists() and out.stat().st_mtime > source.stat().st_mtime:
         return out
@@ -38,7 +38,7 @@ def build(name: str, folder: Path) -> Path:
 
 
 def measure(spec: Mapping[str, Any], settings: Settings) -> list[Row]:
-    """Return a row for each rate: copy engine, and kinds of reads by SMs."""
+    """Return a row for each rate: copy engine, SMs' kinds of reads."""
     del spec
     if settings.tiny:
         raise Unmeasurable("no GPU in a dry run")

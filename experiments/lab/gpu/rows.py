@@ -16,7 +16,7 @@ _ATTEMPTS: Final = 2
 
 
 class Rows:
-    """Rows of one device in JSON lines, with the provenance of their runs."""
+    """A device's rows in JSON lines, with provenance."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -35,7 +35,7 @@ class Rows:
                 raise DataError(f"{path}:{number}", "expected a line of make gpu") from error
 
     def finished(self, *, retry_failed: bool = False) -> frozenset[str]:
-        """Return the keys of cases that need not run again."""
+        """Return the keys of finished cases."""
         over = {"ok"} if retry_failed else {"ok", "failed"}
         lost = {case for case, times in self._begun.items() if times >= _ATTEMPTS}
         return frozenset({row["case"] for row in self.all if row["status"] in over} | lost)
@@ -45,15 +45,15 @@ class Rows:
         self._write({"provenance": dict(provenance)})
 
     def begin(self, case: str) -> None:
-        """Note that a case begins, in case it takes the machine with it."""
+        """Note that a case begins, in case the machine dies."""
         self._write({"begin": case})
 
     def add(self, rows: Sequence[Row]) -> None:
-        """Write the rows of one case, in place of its earlier ones."""
+        """Write one case's rows, in place of its earlier ones."""
         self._write({"rows": list(rows)})
 
     def _write(self, line: Mapping[str, Any]) -> None:
-        """Append a line; it is on disk wholly or not at all when this returns."""
+        """Append a line, wholly on disk or not at all."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("ab", buffering=0) as file:
             before = file.seek(0, os.SEEK_END)

@@ -41,7 +41,7 @@ _LOOK: Final = (
 
 @dataclass(slots=True)
 class Outcome:
-    """Counts of a run; `dead` says why it ended early, if it did."""
+    """Counts of a run; `dead`: reason of an early end."""
 
     counts: Counter[str] = field(default_factory=Counter)
     left: int = 0
@@ -49,7 +49,7 @@ class Outcome:
 
 
 def look(platform: str, limit_s: float) -> Mapping[str, Any] | str:
-    """Return facts of the device from a child, or why there are none."""
+    """Return a device's facts from a child, or a reason."""
     command = [sys.executable, "-c", _LOOK.format(platform=platform)]
     done = run(command, limit_s=limit_s, env=gpu_environment())
     if done.code is None:
@@ -123,8 +123,6 @@ def _restart(old: _Child | None, case: Case, settings: Settings) -> _Child:
 
 
 class _Child:
-    """A child process, started again by the first case after its end."""
-
     def __init__(self, settings: Settings, env: Mapping[str, str]) -> None:
         self.env = env
         self.compiled: set[str] = set()

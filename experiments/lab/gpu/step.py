@@ -23,7 +23,7 @@ _LAYERS: Final = 4
 
 
 def measure(spec: Mapping[str, Any], settings: Settings) -> list[Row]:
-    """Measure a decode step of `rows` sequences of `context` tokens."""
+    """Measure a decode of `rows` sequences of `context` tokens."""
     shape = replace(load_spec("llama-3-8b"), layers=_LAYERS, vocab=8192)
     if settings.tiny:
         shape = replace(

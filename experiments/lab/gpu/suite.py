@@ -24,8 +24,6 @@ _MOST: Final = 600
 
 
 class _Reports:
-    """Pytest plugin that keeps reports and import errors."""
-
     def __init__(self) -> None:
         self.tests: list[Any] = []
         self.names: list[str] = []
@@ -51,7 +49,7 @@ def _pytest(*arguments: str) -> _Reports:
 
 
 def measure(spec: Mapping[str, Any], settings: Settings) -> list[Row]:
-    """Run one test; a test that fails raises with its message."""
+    """Run a test; a failing one raises."""
     os.environ["C2C_TESTS_BACKEND"] = settings.backend
     reports = _pytest(str(ROOT / spec["test"]))
     for report in reports.tests:
@@ -66,7 +64,7 @@ def measure(spec: Mapping[str, Any], settings: Settings) -> list[Row]:
 
 
 def collected(folder: str = TESTS) -> list[str]:
-    """Return the node ids of a folder's tests but the smoke tests, see `in_order`."""
+    """Return node ids of a folder's tests but smoke tests, see `in_order`."""
     command = [sys.executable, "-m", "experiments.lab.gpu.suite", folder]
     done = run(command, limit_s=_LIST_S, env=environment() | {"JAX_PLATFORMS": "cpu"})
     names = [name for name in done.out.splitlines() if name.startswith(f"{folder}/")]

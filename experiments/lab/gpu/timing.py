@@ -17,7 +17,7 @@ MOST_IN_A_ROW = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
-    """Seconds of one launch in each repetition; a repetition has `in_a_row` launches."""
+    """Seconds of a launch in each repetition of `in_a_row` launches."""
 
     seconds: tuple[float, ...]
     in_a_row: int
@@ -29,14 +29,14 @@ class Times:
 
     @property
     def spread(self) -> float:
-        """Distance of the quartiles, as a share of the median; NaN for one repetition."""
+        """Distance of quartiles as a share of the median; NaN for one repetition."""
         if len(self.seconds) < 2:
             return math.nan
         low, _, high = statistics.quantiles(self.seconds, n=4, method="inclusive")
         return (high - low) / self.median_s
 
     def columns(self) -> dict[str, float | int]:
-        """Return the columns of a result."""
+        """Return a result's columns."""
         return {
             "time_s": self.median_s,
             "best_s": min(self.seconds),
@@ -50,7 +50,7 @@ class Times:
 def time_launches(
     launch: Callable[[int], Any], *, target_s: float, repetitions: tuple[int, int]
 ) -> Times:
-    """Time `launch`, which starts the work and returns the arrays to wait for."""
+    """Time `launch`, which returns the arrays to wait for."""
     wait(launch(0))
     start = time.perf_counter()
     wait(launch(1))
@@ -70,7 +70,7 @@ def time_launches(
 
 
 def wait(arrays: Any) -> None:
-    """Wait until all arrays of a tree are ready; other leaves are ignored."""
+    """Wait for all arrays of a tree."""
     import jax
 
     until_ready: Any = jax.block_until_ready  # untyped

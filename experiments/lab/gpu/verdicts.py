@@ -40,7 +40,7 @@ NAME: Final = "rows.jsonl"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """A claim, its status (pass, fail, unmeasured) and the measured values."""
+    """A claim, its status (pass, fail, unmeasured) and values."""
 
     aim: str
     status: str
@@ -53,7 +53,7 @@ def read(folder: Path) -> list[Row]:
 
 
 def findings(rows: Iterable[Row]) -> list[Finding]:
-    """Judge every claim by these rows; those of dry runs do not count."""
+    """Judge every claim by these rows, without dry runs."""
     real = [row for row in rows if not row.get("dry_run")]
     return [judge(real) for judge in _JUDGES]
 
@@ -75,7 +75,7 @@ def _of(rows: Sequence[Row], stage: str, **columns: Any) -> list[Row]:
 
 
 def sm_rate(rows: Sequence[Row]) -> float | None:
-    """Return the best rate in GB/s at which SMs read pinned memory, or None."""
+    """Return SMs' best rate of pinned memory in GB/s, or None."""
     rates = [
         row["gbps"] for row in _of(rows, "probe", pages="runtime") if row["of"] != "copy_engine"
     ]
@@ -89,14 +89,14 @@ def copy_rate(rows: Sequence[Row]) -> float | None:
     return max((row["gbps"] for row in probes), default=None)
 
 
-def bound(rows: Sequence[Row], of: str, column: str) -> float | None:
+def bound(rows: Sequence[Row], unit: str, column: str) -> float | None:
     """Return the measured rate of "hbm" or "tensor_cores", None without."""
-    matches = _of(rows, "decode", what="bound", of=of)
+    matches = _of(rows, "decode", what="bound", of=unit)
     return float(matches[0][column]) if matches else None
 
 
 def decode_rates(rows: Sequence[Row], whats: Sequence[str] = ("kernel",)) -> dict[int, Row]:
-    """Return the fastest whole-GPU row for each number of rows up to 64."""
+    """Return the fastest whole-GPU row by rows up to 64."""
     best: dict[int, Row] = {}
     for row in _of(rows, "decode"):
         if row["what"] in whats and "sms" not in row and "promotion" not in row:
@@ -107,14 +107,14 @@ def decode_rates(rows: Sequence[Row], whats: Sequence[str] = ("kernel",)) -> dic
 
 
 def _decode(
-    of: str, rate: Callable[[Sequence[Row]], float | None]
+    unit: str, rate: Callable[[Sequence[Row]], float | None]
 ) -> Callable[[Sequence[Row]], Finding]:
-    aim = f"decode: the kernel reads W at {SHARE:.0%} of {of}"
+    aim = f"decode: the kernel reads W at {SHARE:.0%} of {unit}"
 
     def judge(rows: Sequence[Row]) -> Finding:
         limit, best = rate(rows), decode_rates(rows)
         if limit is None or not best:
-            return _unmeasured(aim, f"no rate of {of}" if best else "no rows")
+            return _unmeasured(aim, f"no rate of {unit}" if best else "no rows")
         shares = {m: row["weight_bytes"] / row["time_s"] / 1e9 / limit for m, row in best.items()}
         text = ", ".join(f"M {m}: {shares[m]:.2f}" for m in sorted(shares))
         missing = [m for m in DECODE_ROWS if m not in shares]
@@ -151,7 +151,7 @@ def _choice(rows: Sequence[Row]) -> Finding:
 def predicted_s(
     mix: Mix, *, link_gbps: float, hbm_gbps: float, bf16_tflops: float
 ) -> tuple[float, float, float]:
-    """Return the predicted seconds of a cell of `MIXES` at alpha 0, its own and 1."""
+    """Return predicted seconds of a cell of `MIXES` at alpha 0, its own and 1."""
     k, n, m, cluster, sms, alpha = mix
     machine = replace(
         machine_for(measured=False),

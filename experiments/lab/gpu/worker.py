@@ -1,4 +1,4 @@
-"""Child process of a run: a case in, its rows out, in lines of JSON."""
+"""Child process of a run: cases in, rows out, in lines of JSON."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Settings:
 
 
 def answer(request: dict[str, Any], settings: Settings) -> dict[str, Any]:
-    """Return the rows of a case, or the reason for none."""
+    """Return a case's rows, or the reason for none."""
     stage = request["stage"]
     try:
         module = importlib.import_module(f"{settings.package}.{MODULES.get(stage, stage)}")
@@ -71,7 +71,7 @@ def answer(request: dict[str, Any], settings: Settings) -> dict[str, Any]:
 
 
 def main(arguments: list[str]) -> None:
-    """Answer requests until standard input ends, or the device's context is broken."""
+    """Answer requests until standard input ends, or the context is broken."""
     end_with_parent()
     # C code writes the dump, so that it also works while Python waits for the device
     faulthandler.register(signal.SIGUSR1, file=sys.stderr, all_threads=False)

@@ -27,7 +27,7 @@ _MODELS: Final = {
 
 
 def refuses(scenario: Scenario) -> str:
-    """Return the reason that a scenario cannot run, or ""."""
+    """Return why a scenario cannot run, or ""."""
     if scenario.settings:
         return "one model on whole GPUs of one kind: no slices, switching or failures"
     if scenario.steps == "ours":

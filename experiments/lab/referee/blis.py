@@ -1,4 +1,4 @@
-"""BLIS (`inference-sim`), with the step times that it was trained to."""
+"""BLIS (`inference-sim`), with its trained step times."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _COLUMNS: Final = (
 
 
 def refuses(scenario: Scenario) -> str:
-    """Return the reason that a scenario cannot run, or ""."""
+    """Return why a scenario cannot run, or ""."""
     if scenario.settings:
         return "one model on whole GPUs of one kind: no slices, switching or failures"
     if scenario.steps == "ours":

@@ -19,7 +19,7 @@ DATE: Final = "2026-01-01"  # Vidur's replay takes the rows of one day
 
 
 class TokenBudget(NamedTuple):
-    """Token budget of a step, decodes included: Sarathi-Serve's chunk size."""
+    """Token budget of a step with decodes: Sarathi-Serve's chunk size."""
 
     tokens: int = 512
 

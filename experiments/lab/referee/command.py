@@ -76,7 +76,7 @@ def _table(rows: Sequence[dict[str, Any]]) -> pa.Table:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the scenarios that the command line asks for; return the exit status."""
+    """Run the scenarios; return the exit status."""
 
     def work(settings: RefereeSettings, run: RunDir, out: Console) -> None:
         chosen = [s for s in SCENARIOS if not settings.scenarios or s.name in settings.scenarios]

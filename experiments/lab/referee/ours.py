@@ -20,7 +20,7 @@ NAME: Final = "c2c"
 
 
 def refuses(scenario: Scenario) -> str:
-    """Return the reason that a scenario cannot be run: none, it runs all."""
+    """Return no reason: it runs all."""
     del scenario  # runs all
     return ""
 
@@ -37,7 +37,7 @@ def run(scenario: Scenario, requests: Requests, trace: Path, *, limit_s: float) 
 
 
 def main(arguments: list[str]) -> int:
-    """Simulate one scenario; write the times to the first and last token."""
+    """Simulate a scenario; write the times to first and last token."""
     from c2c.config import build, load
     from c2c.serving import FAIL_NONE, prepare
     from c2c.simulator import simulate_in_memory

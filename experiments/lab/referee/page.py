@@ -1,4 +1,4 @@
-"""Referee's page: results of each simulator, differences and their reasons."""
+"""Referee's page: results, differences and reasons."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def times_of(ran: Ran, requests: Requests) -> dict[str, Any]:
 
 
 def reasons() -> Mapping[str, Mapping[str, str]]:
-    """Return the reasons for differences above a tenth, by scenario and other simulator."""
+    """Return reasons of differences above a tenth, by scenario and simulator."""
     text = (resources.files("experiments.lab.referee") / "reasons.yaml").read_text(encoding="utf-8")
     result: Mapping[str, Mapping[str, str]] = yaml.safe_load(text)
     return result
@@ -75,7 +75,6 @@ def as_page(scenarios: Sequence[Scenario], rows: Sequence[Mapping[str, Any]]) ->
 
 
 def _refusals(rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
-    """Yield a line a simulator and reason, with the scenarios that it refused or failed."""
     scenarios: dict[tuple[str, str, str], list[str]] = {}
     for row in rows:
         if why := row.get("refused") or row.get("failed"):
@@ -94,7 +93,6 @@ def _described(scenario: Scenario) -> str:
 def _results(
     scenario: Scenario, rows: Sequence[Mapping[str, Any]], causes: dict[str, int]
 ) -> Iterable[str]:
-    """Yield a line a simulator that ran, with the number of its reason for a difference."""
     ran = [row for row in rows if row["scenario"] == scenario.name and "cpu_s" in row]
     mine = next((row for row in ran if row["simulator"] == NAME), None)
     for row in ran:

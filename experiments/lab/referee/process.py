@@ -15,14 +15,14 @@ _SAID = 400  # most characters of a command's last line
 
 
 def timed(
-    name: str, command: Sequence[object], *, limit_s: float, told: str = ""
+    name: str, command: Sequence[object], *, limit_s: float, stdin: str = ""
 ) -> tuple[float, float, str]:
-    """Run a command; return its CPU seconds, wall seconds and output."""
+    """Run a command; return CPU seconds, wall seconds and output."""
     begun, before = time.perf_counter(), os.times()
     try:
         done = subprocess.run(  # noqa: S603 (our command)
             list(map(str, command)),
-            input=told,
+            input=stdin,
             capture_output=True,
             text=True,
             timeout=limit_s,

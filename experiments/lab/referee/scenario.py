@@ -16,19 +16,19 @@ BLOCK_TOKENS: Final = 64  # tokens of a block, which has one hash in the file
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """A workload and a setup that all simulators run.
+    """A workload and a setup for all simulators.
 
     Attributes:
       chip: of `conf/hardware`; the model's weights are in HBM.
       tokens: most tokens of a step, decodes included.
       sequences: most sequences of a step.
       rate_rps: of Poisson arrivals.
-      burst: requests that arrive at once.
+      burst: concurrent arrivals.
       prompt: least and most tokens, drawn uniformly.
       output: as `prompt`.
-      shared_tokens: prefix of all prompts of one of ten groups.
+      shared_tokens: prefix of prompts of one of ten groups.
       step_s: constant time of a step; None: see `steps`.
-      steps: each simulator's own step times, or ours in each.
+      steps: each simulator's, or ours in each.
       settings: further ones of `c2c simulate`.
     """
 
@@ -109,9 +109,9 @@ class Ran:
     """Result of a simulator on a scenario.
 
     Attributes:
-      ttft_s: f64[n], from arrival; NaN if not served.
+      ttft_s: f64[n], from arrival; NaN: not served.
       end_s: f64[n], likewise, to the last token.
-      cpu_s: of the whole command, like wall_s.
+      cpu_s: of the command, like wall_s.
     """
 
     ttft_s: np.ndarray
@@ -122,7 +122,7 @@ class Ran:
 
 
 def draw(scenario: Scenario, seed: int) -> Requests:
-    """Draw the requests of a scenario."""
+    """Draw a scenario's requests."""
     stream, n = np.random.default_rng((seed, len(scenario.name))), scenario.requests
     bursts = -(-n // scenario.burst)
     gaps = stream.exponential(scenario.burst / scenario.rate_rps, bursts)

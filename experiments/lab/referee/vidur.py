@@ -1,4 +1,4 @@
-"""Vidur, with this project's step times as its prediction files (`c2c bench referee`)."""
+"""Vidur with this project's step times (`c2c bench referee`)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PYTHON: Final = Path(".venv-peer-simulator/bin/python")
 
 
 def refuses(scenario: Scenario) -> str:
-    """Return the reason that a scenario cannot run, or ""."""
+    """Return why a scenario cannot run, or ""."""
     if scenario.steps != "ours":
         return "its profiles are not in its wheel: it runs with this project's step times only"
     if (scenario.model, scenario.chip) != (MODEL, PLATFORM):
@@ -55,7 +55,7 @@ def run(scenario: Scenario, requests: Requests, trace: Path, *, limit_s: float) 
     )  # fmt: skip
     command = [_PYTHON, vidur_process.__file__, json.dumps(inputs)]
     # It simulates once for each line on its standard input.
-    cpu_s, wall_s, answer = timed(NAME, command, limit_s=limit_s, told="once\n")
+    cpu_s, wall_s, answer = timed(NAME, command, limit_s=limit_s, stdin="once\n")
     output = json.loads(answer)
     ttft_s = np.array(output["first_s"])
     return Ran(ttft_s, ttft_s + np.array(output["rest_s"]), cpu_s, wall_s, output["version"])

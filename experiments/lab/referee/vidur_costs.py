@@ -57,13 +57,13 @@ def write_predictions(
 
 
 def decode_s(table: StepTable, sequences: int, cache: int) -> float:
-    """Return the attention seconds of decodes with `cache` tokens each."""
+    """Return decodes' attention seconds with `cache` tokens each."""
     calls = float(table.decode_attention_s[sequences])
     return calls + table.kv_read_s_per_token * sequences * cache
 
 
 def prefill_s(table: StepTable, cache: int, chunk: int) -> float:
-    """Return the attention seconds of a chunk that ends at `cache` tokens."""
+    """Return a chunk's attention seconds, ending at `cache` tokens."""
     chunk = min(chunk, len(table.prefill_attention_s) - 1)
     pairs = attention_pairs(max(0, cache - chunk), chunk, 0)
     return float(table.prefill_attention_s[chunk]) + max(
@@ -75,5 +75,5 @@ def _product(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     return np.stack(np.meshgrid(first, second, indexing="ij"), axis=-1).reshape(-1, 2)
 
 
-def _each(of: Callable[[int, int], float], keys: np.ndarray) -> np.ndarray:
-    return np.array([of(int(a), int(b)) for a, b in keys])
+def _each(cost: Callable[[int, int], float], keys: np.ndarray) -> np.ndarray:
+    return np.array([cost(int(a), int(b)) for a, b in keys])

@@ -17,7 +17,7 @@ __all__ = ["main"]
 _PREDICTOR = "vidur.execution_time_predictor.sklearn_execution_time_predictor"
 
 
-def _configure(given: dict[str, Any]) -> Any:
+def _configure(job: dict[str, Any]) -> Any:
     config = import_module("vidur.config")
     return config.SimulationConfig(
         cluster_config=config.ClusterConfig(
@@ -29,31 +29,31 @@ def _configure(given: dict[str, Any]) -> Any:
                 network_device="a100_dgx",
             ),
             replica_scheduler_config=config.SarathiSchedulerConfig(
-                batch_size_cap=given["max_batch"], chunk_size=given["chunk"]
+                batch_size_cap=job["max_batch"], chunk_size=job["chunk"]
             ),
         ),
         request_generator_config=config.TraceRequestGeneratorConfig(
-            trace_file=given["trace"],
-            date=given["date"],
+            trace_file=job["trace"],
+            date=job["date"],
             prefill_scale_factor=1,
             decode_scale_factor=1,
             time_scale_factor=1,
-            max_tokens=given["context"],
+            max_tokens=job["context"],
         ),
         execution_time_predictor_config=config.RandomForrestExecutionTimePredictorConfig(
-            kv_cache_prediction_granularity=given["granularity"],
+            kv_cache_prediction_granularity=job["granularity"],
             attention_decode_batching_overhead_fraction=0.0,  # it is in the costs
-            prediction_max_prefill_chunk_size=given["chunk"],
-            prediction_max_batch_size=given["max_batch"],
-            prediction_max_tokens_per_request=given["context"],
+            prediction_max_prefill_chunk_size=job["chunk"],
+            prediction_max_batch_size=job["max_batch"],
+            prediction_max_tokens_per_request=job["context"],
             use_native_execution_time_predictor=True,  # quicker than the Python one
-            cache_dir=f"{given['folder']}/cache",
+            cache_dir=f"{job['folder']}/cache",
         ),
         metrics_config=config.MetricsConfig(
             write_metrics=False,
             enable_chrome_trace=False,
             store_plots=False,
-            output_dir=f"{given['folder']}/output",
+            output_dir=f"{job['folder']}/output",
         ),
     )
 
@@ -74,7 +74,7 @@ def _keep_it_here(folder: str) -> None:
 
 
 def main(argument: str) -> None:
-    """Simulate the requests once for each line on standard input."""
+    """Simulate the requests once a line of standard input."""
     inputs = json.loads(argument)
     answers = os.fdopen(os.dup(1), "w")  # separate from Vidur's own prints
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

@@ -53,9 +53,9 @@ def compute(context: Context) -> Computed:
     """Return each measurement, the simulator's value, and their ratio."""
     rows: list[dict[str, Any]] = []
 
-    def row(what: str, kind: str, published: float, ours: float, unit: str) -> None:
+    def row(name: str, kind: str, published: float, ours: float, unit: str) -> None:
         rows.append(
-            {"what": what, "kind": kind, "published": published, "ours": ours, "unit": unit,
+            {"what": name, "kind": kind, "published": published, "ours": ours, "unit": unit,
              "ratio": ours / published}
         )  # fmt: skip
 
@@ -104,13 +104,13 @@ def compute(context: Context) -> Computed:
 
 
 def load_s(model: str, disk_gbps: float | None = None) -> float:
-    """Return the seconds of a start that pipelines disk and link."""
+    """Return the seconds of a start with pipelined disk and link."""
     start = "over: [link]" if disk_gbps is None else "over: [disk, link]"
     return _started_s(model, f"[{{name: load, moves: weights, {start}}}]", disk_gbps or 1.0)
 
 
 def store_s(model: str) -> float:
-    """Return the seconds of a start by ServerlessLLM's checkpoint store, from disk.
+    """Return a start's seconds by ServerlessLLM's checkpoint store, from disk.
 
     Source: ServerlessLLM's store (`Model::ToHost`, `Model::DispatchToGpu`), March 2026.
     """
@@ -125,13 +125,13 @@ def store_s(model: str) -> float:
     )
 
 
-def plain_s(model: str, found: float) -> float:
-    """Return the mean seconds of a load by safetensors, fitted on `LARGE`."""
+def plain_s(model: str, memory_share: float) -> float:
+    """Return safetensors' mean seconds of a load, fitted on `LARGE`."""
     size = float(weight_bytes(load_spec(LARGE))) / 1e9
     disk_s, memory_s = (
         load_s(model, size / seconds) for seconds in (PLAIN_S[LARGE], PLAIN_FROM_MEMORY_S)
     )
-    return (1.0 - found) * disk_s + found * memory_s
+    return (1.0 - memory_share) * disk_s + memory_share * memory_s
 
 
 def _started_s(model: str, start: str, disk_gbps: float) -> float:
@@ -167,12 +167,12 @@ def _token_s(setup: RunSetup) -> float:
 
 
 def mixtral_token_s(*overrides: str) -> float:
-    """Return Mixtral's seconds a token on an A5000, with experts drawn uniformly."""
+    """Return Mixtral's seconds a token on an A5000, experts uniform."""
     return _token_s(_on_a5000(*overrides))
 
 
 def deepseek_token_s(host_s: float, works_for: str = "use") -> float:
-    """Return the seconds a token of DeepSeek-V2-Lite's experts on an A5000."""
+    """Return DeepSeek-V2-Lite's seconds a token of experts on an A5000."""
     setup = _on_a5000(
         f"system.expert_cache.host_s={host_s}", f"system.expert_cache.host_per={works_for}",
         "system.expert_cache.share=0.99",
@@ -188,7 +188,7 @@ def deepseek_token_s(host_s: float, works_for: str = "use") -> float:
 
 
 def active_models(models: int, rate_rps: float, seconds: float, seed: int) -> float:
-    """Return the mean number of models with an open request."""
+    """Return the mean models with an open request."""
     generator = np.random.default_rng(seed)
     end_s = 20_000.0
     total = 0.0

@@ -40,7 +40,7 @@ CACHES: Final = ("moe_infinity", "finemoe")
 
 
 def engine_settings(system: str, engine: str) -> tuple[str, ...]:
-    """Return a system's settings under a value of the reading `engine`."""
+    """Return a system's settings under reading `engine`."""
     if engine == "gpu_bound" or system.startswith("c2cserve"):
         return ()
     base = system.removesuffix("_hybrid")
@@ -53,7 +53,7 @@ def engine_settings(system: str, engine: str) -> tuple[str, ...]:
 
 
 def chunk_settings(system: str, chunk: str | int) -> tuple[str, ...]:
-    """Return C2CServe's settings under a value of the reading `chunk`; none for other systems."""
+    """Return C2CServe's settings under reading `chunk`; others have none."""
     if system != "c2cserve" or chunk == "table":
         return ()
     return (
@@ -63,12 +63,12 @@ def chunk_settings(system: str, chunk: str | int) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alone:
-    """Means over lone requests whose engine was started.
+    """Means over lone requests with a start.
 
     Attributes:
       ttft_s, tpot_s: NaN if requests failed.
-      parts_s: parts of the mean TTFT: link, host and hbm; empty for several tokens.
-      found_share: share of needed experts in the cache.
+      parts_s: link, host and hbm parts of the mean TTFT; empty for several tokens.
+      found_share: cached share of needed experts.
       fetched_bytes: of experts, a request.
     """
 
@@ -90,7 +90,7 @@ def serve_alone(
     requests: int = 6,
     overrides: Sequence[str] = (),
 ) -> Alone:
-    """Serve requests of one model one after another on a whole GH200."""
+    """Serve one model's requests one by one on a GH200."""
     settings = composed(
         [
             *GH200,
@@ -115,12 +115,12 @@ def serve_alone(
     return _alone(simulate(setup, compiled=walks_layers), output)
 
 
-def _alone(got: SimulationResult, output: int) -> Alone:
+def _alone(result: SimulationResult, output: int) -> Alone:
     arrival, start, first, last = (
-        got.requests[name].to_numpy()
+        result.requests[name].to_numpy()
         for name in ("arrival_s", "started_s", "first_token_s", "finished_s")
     )
-    stats = got.stats
+    stats = result.stats
     served = max(1, stats.finished)
     ttft_s = float(np.mean((first - arrival)[WARM:]))
     # The totals cover all requests; the rest of a prompt's time is the same for each.

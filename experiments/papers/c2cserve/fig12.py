@@ -48,7 +48,7 @@ class OtherLoads:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Windows:
-    """Windows of the printed curve; one counts that has `least_requests`."""
+    """Windows of the printed curve, with `least_requests`."""
 
     target_s: AboveZero
     width_s: AboveZero
@@ -57,7 +57,7 @@ class Windows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Systems:
-    """Systems in a replay; `settings` are those of `c2c simulate` that all share."""
+    """Systems in a replay; `settings` of `c2c simulate` are shared."""
 
     settings: tuple[str, ...]
     systems: dict[str, tuple[str, ...]]
@@ -76,7 +76,7 @@ class Systems:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay(Systems):
-    """Experiment of Fig. 12; without a compression, `half_busy` sets the load."""
+    """Experiment of Fig. 12; by default `half_busy` sets the load."""
 
     compression: AboveZero | None
     other_loads: OtherLoads
@@ -85,7 +85,7 @@ class Replay(Systems):
 @figure("fig12", title="Fig. 12: trace replay, dense models", experiment=Replay,
         draw=".drawing.serving.draw_fig12", needs=SIMULATOR, traces=TRACES)  # fmt: skip
 def compute(context: Context, experiment: Replay) -> Computed:
-    """Return TTFT by percentile and window, totals per seed, and the claims."""
+    """Return TTFT by percentile and window, totals, and claims."""
     windows: list[dict[str, Any]] = []
     summary: list[dict[str, Any]] = []
     curves: list[dict[str, Any]] = []
@@ -161,7 +161,9 @@ def _report(
         other.compressions,
         experiment.of("ServerlessLLM"),
         claim("c2cserve.fig12.dense.sllm.ttft").value,
-        lambda got: [totals(got, experiment.windows)[k] for k in ("ttft_p50_s", "ttft_p95_s")],
+        lambda result: [
+            totals(result, experiment.windows)[k] for k in ("ttft_p50_s", "ttft_p95_s")
+        ],
     )
     seed = context.seeds[0]
     now = [("half busy", compression, r) for r in summary if r["seed"] == seed]
@@ -188,8 +190,10 @@ def _report(
     return (head, *body)
 
 
-def _windows(name: str, seed: int, got: SimulationResult, windows: Windows) -> list[dict[str, Any]]:
-    ttft, arrival = served_ttft_s(got)
+def _windows(
+    name: str, seed: int, result: SimulationResult, windows: Windows
+) -> list[dict[str, Any]]:
+    ttft, arrival = served_ttft_s(result)
     return [
         {"system": name, "seed": seed, **row} for row in _window_rows(ttft, arrival, windows)
     ]  # fmt: skip
@@ -217,7 +221,7 @@ def _window_rows(ttft: Any, arrival: Any, windows: Windows) -> list[dict[str, An
 
 
 def bands(ttft: Any, arrival: Any, windows: Windows) -> dict[str, list[float]]:
-    """Return the 5th and 95th percentile of a curve's points by the reading `statistic`."""
+    """Return 5th and 95th percentile of a curve by reading `statistic`."""
     rows = [r for r in _window_rows(ttft, arrival, windows) if r["counts"]]
     points = {
         "p95": [r["p95_s"] for r in rows],
@@ -230,15 +234,15 @@ def bands(ttft: Any, arrival: Any, windows: Windows) -> dict[str, list[float]]:
     }
 
 
-def totals(got: SimulationResult, windows: Windows) -> dict[str, Any]:
+def totals(result: SimulationResult, windows: Windows) -> dict[str, Any]:
     """Return latencies, attainment and busy time of a replay."""
-    s = got.summary
-    ttft, arrival = served_ttft_s(got)
+    s = result.summary
+    ttft, arrival = served_ttft_s(result)
     low, high = bands(ttft, arrival, windows)["p95"]
     return {
         "requests": s["requests"],
         "rate_rps": s["requests"] / float(arrival.max()),
-        "busy_percent": 100.0 * busy_share(got),
+        "busy_percent": 100.0 * busy_share(result),
         "failed": s["failed"],
         **{f"ttft_{p}_s": s["ttft_s"][p] for p in ("p50", "p95", "p99")},
         **{f"tpot_{p}_s": s["tpot_s"][p] for p in ("p50", "p95", "p99")},
@@ -295,7 +299,7 @@ def _results(
 
 
 class _Readings:
-    """Bands of TTFT under other readings, with the first seed; each run is computed once."""
+    """Bands of TTFT under other readings, of the first seed."""
 
     def __init__(self, context: Context, experiment: Replay, compression: float) -> None:
         self._context, self._experiment = context, experiment

@@ -25,7 +25,7 @@ HALF_BUSY: Final = "half busy"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mixtures(Systems):
-    """Experiment of Fig. 12 with mixtures; each of `seeds` has its own tables of misses."""
+    """Experiment of Fig. 12 with mixtures; `seeds` have own tables of misses."""
 
     compressions: tuple[AboveZero, ...]
     seeds: Count

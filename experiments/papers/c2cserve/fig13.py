@@ -1,4 +1,4 @@
-"""TTFT of other systems with and without HybridGEMM (C2CServe, Fig. 13)."""
+"""TTFT with and without HybridGEMM (C2CServe, Fig. 13)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FETCHES: Final = ("system.expert_cache.host_per=fetch", f"system.expert_cache.ho
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turns:
-    """Systems whose models take turns, in a replay; `half_busy` sets a load."""
+    """Systems with turns of models, in a replay; `half_busy` sets a load."""
 
     settings: tuple[str, ...]
     systems: tuple[str, ...]
@@ -43,7 +43,7 @@ class Turns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caches:
-    """Systems with caches of experts, which serve a request at a time."""
+    """Systems with caches of experts, a request at a time."""
 
     systems: tuple[str, ...]
     models: tuple[str, ...]
@@ -67,7 +67,7 @@ class Hybrids:
 
     @property
     def swept(self) -> list[tuple[str, float, float]]:
-        """Model, share and host's work of each run of the sweeps."""
+        """Model, share and host's work of the sweeps' runs."""
         most_s = max(self.hosts_s, default=0.0)
         pairs = [*((s, most_s) for s in self.shares), *((self.share, h) for h in self.hosts_s)]
         return list(dict.fromkeys((m, *pair) for m in self.caches.models for pair in pairs))
@@ -76,7 +76,7 @@ class Hybrids:
 @figure("fig13", title="Fig. 13: HybridGEMM in other systems", experiment=Hybrids,
         draw=".drawing.baselines.draw_fig13", needs=SIMULATOR, traces=TRACES)  # fmt: skip
 def compute(context: Context, experiment: Hybrids) -> Computed:
-    """Return TTFT with and without HybridGEMM, its parts, and the effect of the cache's size."""
+    """Return TTFT with and without HybridGEMM, parts, and effects of cache size."""
     turns, caches = experiment.turns, experiment.caches
     compression = turns.compression or load_of_half(context, turns.half_busy)
     one = partial(_of_one, context, experiment)
@@ -165,13 +165,13 @@ def _replayed(context: Context, turns: Turns, compression: float, system: str) -
     return _of_replay(system, replay(context, compression, settings, context.seeds[0]))
 
 
-def _of_replay(system: str, got: SimulationResult) -> dict[str, Any]:
+def _of_replay(system: str, result: SimulationResult) -> dict[str, Any]:
     arrival, start, first = (
-        got.requests[name].to_numpy() for name in ("arrival_s", "started_s", "first_token_s")
+        result.requests[name].to_numpy() for name in ("arrival_s", "started_s", "first_token_s")
     )
-    phases = got.phases.filter(pc.is_in(got.phases["kind"], pa.array(["prefill", "mixed"])))
+    phases = result.phases.filter(pc.is_in(result.phases["kind"], pa.array(["prefill", "mixed"])))
     seconds = phases["end_s"].to_numpy() - phases["start_s"].to_numpy()
-    over_link = phases["link_gbps"].to_numpy() / got.stats.link_capacity_gbps * seconds
+    over_link = phases["link_gbps"].to_numpy() / result.stats.link_capacity_gbps * seconds
     ttft_s, wait_s = float(np.mean(first - arrival)), float(np.mean(start - arrival))
     link_s = float(over_link.sum()) / len(arrival)
     return {
@@ -181,8 +181,8 @@ def _of_replay(system: str, got: SimulationResult) -> dict[str, Any]:
         "locality": 0.0,
         "host_for": "use",
         "ttft_s": ttft_s,
-        "p95_s": got.summary["ttft_s"]["p95"],
-        "tpot_s": got.summary["tpot_s"]["mean"],
+        "p95_s": result.summary["ttft_s"]["p95"],
+        "tpot_s": result.summary["tpot_s"]["mean"],
         "wait_s": wait_s,
         "link_s": link_s,
         "host_s": 0.0,
@@ -231,7 +231,7 @@ def _of_one(
 
 
 def _printed(row: dict[str, Any]) -> float | None:
-    """Return the printed TTFT drawn beside a row, or None; the paper names no model."""
+    """Return the printed TTFT beside a row, or None; the paper names no model."""
     if row["model"] not in ("dense6", MIXTRAL) or row["host_for"] != "use":
         return None
     base = row["system"].removesuffix("_hybrid")
@@ -240,16 +240,16 @@ def _printed(row: dict[str, Any]) -> float | None:
 
 
 def _mean(
-    rows: list[dict[str, Any]], system: str, what: str = "p95_s", host_for: str = "use"
+    rows: list[dict[str, Any]], system: str, column: str = "p95_s", host_for: str = "use"
 ) -> float:
-    return float(np.mean(list(_by_model(rows, system, what, host_for).values())))
+    return float(np.mean(list(_by_model(rows, system, column, host_for).values())))
 
 
 def _by_model(
-    rows: list[dict[str, Any]], system: str, what: str = "p95_s", host_for: str = "use"
+    rows: list[dict[str, Any]], system: str, column: str = "p95_s", host_for: str = "use"
 ) -> dict[str, float]:
     chosen = (r for r in rows if r["system"] == system and r["host_for"] == host_for)
-    return {r["model"]: float(r[what]) for r in chosen}
+    return {r["model"]: float(r[column]) for r in chosen}
 
 
 def _results(context: Context, rows: list[dict[str, Any]]) -> tuple[Result, ...]:
@@ -284,10 +284,10 @@ def _cut(before: float, after: float) -> float:
     return 100.0 * (1.0 - after / before)
 
 
-def _another_reading(rows: list[dict[str, Any]], system: str, what: str) -> str:
+def _another_reading(rows: list[dict[str, Any]], system: str, quantity: str) -> str:
     by_mean = system == "aegaeon"
     read_both_ways = by_mean or any(r["host_for"] == "fetch" for r in rows)
-    if what != "reduction" or not read_both_ways:
+    if quantity != "reduction" or not read_both_ways:
         return ""
     before, after = (
         _mean(rows, name, "ttft_s", "use" if by_mean else "fetch")
@@ -299,8 +299,8 @@ def _another_reading(rows: list[dict[str, Any]], system: str, what: str) -> str:
     return f" If the host works for fetched experts only, TTFT falls by {cut} on {MIXTRAL}."
 
 
-def _would_take(rows: list[dict[str, Any]], system: str, what: str) -> str:
-    if what != "before":
+def _would_take(rows: list[dict[str, Any]], system: str, quantity: str) -> str:
+    if quantity != "before":
         return ""
     (row,) = (
         r for r in rows

@@ -1,4 +1,4 @@
-"""Gains of placement, chunk size and control of alpha (C2CServe, Fig. 14)."""
+"""Gains of placement, chunk size and alpha (C2CServe, Fig. 14)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ABLATED = {  # claim's name -> (panel, variant)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compressions:
-    """Loads that are tried, on one chip and on four."""
+    """Tried loads, on one chip and on four."""
 
     one: tuple[AboveZero, ...]
     four: tuple[AboveZero, ...]
@@ -72,7 +72,7 @@ class Ablations:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Loads:
-    """Time compression of the trace's replay, on one chip and on four."""
+    """Time compression of the replay, on one chip and four."""
 
     one: float
     four: float
@@ -85,7 +85,7 @@ def _fitted_loads(context: Context, experiment: Ablations) -> _Loads:
             candidates,
             overrides,
             [claim("c2cserve.fig14.full.p99_ttft").value],
-            lambda got: [got.summary["ttft_s"]["p99"]],
+            lambda result: [result.summary["ttft_s"]["p99"]],
         )
 
     loads, runs = experiment.compressions, experiment.runs
@@ -254,8 +254,8 @@ def _results(
         out.append(result(f"{name}.ratio", ratios[name], notes[name], over[name], fitted=seen))
     short = {"random_placement": "placement", "default_chunk": "chunk", "static_gemm": "alpha"}
 
-    def order(of: Mapping[str, float]) -> dict[str, list[str]]:
-        return {"order": [short[name] for name in sorted(of, key=lambda n: -of[n])]}
+    def order(values: Mapping[str, float]) -> dict[str, list[str]]:
+        return {"order": [short[name] for name in sorted(values, key=lambda n: -values[n])]}
 
     orders = [order({n: over[n][i] for n in over}) for i in range(len(over["random_placement"]))]
     out.append(result("order", order(ratios), "By p99 TTFT, largest first.", orders))

@@ -39,7 +39,7 @@ class Generated:
 @figure("fig2", title="Fig. 2: workload", experiment=Generated, draw=".drawing.workload.draw_fig2",
         needs=("c2c.workloads",), traces=(GENTD26,))  # fmt: skip
 def compute(context: Context, experiment: Generated) -> Computed:
-    """Return hourly rates, active-hour shares and the statistics of each source."""
+    """Return hourly rates, active-hour shares and statistics by source."""
     seed = context.seeds[0]
     generator = {"kind": "synthetic", "lengths": "fixed", **asdict(experiment)}
     measures = {SYNTHETIC: _measure(generator, seed, experiment.models)}
@@ -75,8 +75,8 @@ def compute(context: Context, experiment: Generated) -> Computed:
     )
 
 
-def _finding(found: dict[str, TraceStatistics]) -> str:
-    source, s = next(iter(found.items()))
+def _finding(statistics: dict[str, TraceStatistics]) -> str:
+    source, s = next(iter(statistics.items()))
     return (
         f"The median model of {source} is idle {100 * s.median_idle_share:.0f}% of the hours; "
         f"{100 * s.rare_hours_share:.0f}% of models are active in under a fifth"
@@ -89,11 +89,11 @@ def _measure(settings: dict[str, Any], seed: int, models: int) -> TraceStatistic
     return trace_statistics(workload.blocks(), workload.models)
 
 
-def _tables(found: dict[str, TraceStatistics]) -> dict[str, pa.Table]:
+def _tables(statistics: dict[str, TraceStatistics]) -> dict[str, pa.Table]:
     hourly: list[dict[str, Any]] = []
     active: list[dict[str, Any]] = []
     summary: list[dict[str, Any]] = []
-    for source, s in found.items():
+    for source, s in statistics.items():
         for rank, series in enumerate(s.hourly):
             hourly += [
                 {"source": source, "rank": rank + 1, "hour": h, "requests": int(n)}

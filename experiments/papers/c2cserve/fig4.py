@@ -21,7 +21,7 @@ __all__ = ["compute"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dataflows:
-    """Experiment: a GEMM, and layouts of which one slice runs it."""
+    """Experiment: a GEMM, and layouts."""
 
     chip: Chip
     layouts: tuple[str, ...]
@@ -32,7 +32,7 @@ class Dataflows:
 @figure("fig4", title="Fig. 4: GEMM dataflows over MIG layouts", experiment=Dataflows,
         draw=".drawing.gemm.draw_fig4")  # fmt: skip
 def compute(context: Context, experiment: Dataflows) -> Computed:
-    """Return latency over (layout, alpha) and bytes of the two pure dataflows."""
+    """Return latency over (layout, alpha) and the pure dataflows' bytes."""
     chip, constants = experiment.chip.platform, load_constants()
     shared = link_gbps(chip.link, context.link_variant)
     alphas = np.linspace(0.0, 1.0, experiment.alphas)

@@ -46,7 +46,7 @@ class Deep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pairs:
-    """Experiment: pairs of models on two slices; see its file."""
+    """Experiment: pairs of models on two slices."""
 
     chip: Chip
     layout: str
@@ -63,7 +63,7 @@ class Pairs:
         return max(self.chunks)
 
     def spec(self, name: str) -> ModelSpec:
-        """Return a model's spec by its name, "deep" or that of a file."""
+        """Return a spec by its name, "deep" or file."""
         if name == "deep":
             model = self.deep
             return replace(load_spec(model.spec), name=f"{model.spec}-deep", layers=model.layers)
@@ -75,7 +75,7 @@ class Pairs:
 @figure("fig6", title="Fig. 6: interference on the link", experiment=Pairs,
         draw=".drawing.workload.draw_fig6")  # fmt: skip
 def compute(context: Context, experiment: Pairs) -> Computed:
-    """Return throughput solo and co-run, over the pair's size and over the chunk size."""
+    """Return throughput solo and co-run, over pair size and chunk size."""
     chip, constants = experiment.chip.platform, load_constants()
     shared = link_gbps(chip.link, context.link_variant)
     slice_ = slices(chip, experiment.layout)[0]
@@ -158,7 +158,7 @@ def _finding(by_size: Sequence[Mapping[str, Any]], tuned: Sequence[float]) -> st
 
 
 def _decode(table: StepTable, experiment: Pairs) -> tuple[float, float, float]:
-    """Return (seconds alone, link bytes, tokens) of a decode step at the best alpha."""
+    """Return (seconds alone, link bytes, tokens) of a decode at the best alpha."""
     costs = [
         step_time(
             table,
@@ -174,7 +174,7 @@ def _decode(table: StepTable, experiment: Pairs) -> tuple[float, float, float]:
 
 
 def _prefill(table: StepTable, chunk: int, mode: str, prompt: int) -> tuple[float, float, float]:
-    """Return (seconds alone, link bytes, tokens) of a whole prompt in chunks."""
+    """Return (seconds alone, link bytes, tokens) of a prompt in chunks."""
 
     def run(alpha_index: int) -> tuple[float, float]:
         steps = [

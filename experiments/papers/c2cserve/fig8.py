@@ -25,7 +25,7 @@ __all__ = ["compute"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tiles:
-    """Experiment: rows of AsymGEMM's M tile, for a GEMM on a layout's first slice."""
+    """Experiment: rows of AsymGEMM's M tile, on a layout's first slice."""
 
     chip: Chip
     layout: str
@@ -37,7 +37,7 @@ class Tiles:
     "fig8", title="Fig. 8: M tile of AsymGEMM", experiment=Tiles, draw=".drawing.gemm.draw_fig8"
 )
 def compute(context: Context, experiment: Tiles) -> Computed:
-    """Return a row for each M tile, for Fig. 4's GEMM."""
+    """Return a row a M tile, for Fig. 4's GEMM."""
     chip, constants = experiment.chip.platform, load_constants()
     shared = link_gbps(chip.link, context.link_variant)
     full_gpu = slices(chip, experiment.layout)[0]

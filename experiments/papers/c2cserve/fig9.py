@@ -1,4 +1,4 @@
-"""Mean TTFT and TPOT of lone requests, C2CServe and others (C2CServe, Fig. 9)."""
+"""Mean TTFT and TPOT of lone requests (C2CServe, Fig. 9)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ RATIOS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OneByOne:
-    """Experiment: requests of one model after another, by model and system."""
+    """Experiment: requests of one model after another."""
 
     systems: dict[str, tuple[str, ...]]
     prompt_tokens: Count
@@ -154,7 +154,7 @@ def _why() -> str:
 
 
 def answered(context: Context, rows: Sequence[Mapping[str, Any]]) -> tuple[Result, ...]:
-    """Return the answers to claims whose models and systems are all among the rows."""
+    """Return answers to claims with all models and systems among the rows."""
     row_of = {(r["model"], r["system"]): r for r in rows}
     qwen, mixtral = MOE
     dense, moe = (
@@ -162,11 +162,11 @@ def answered(context: Context, rows: Sequence[Mapping[str, Any]]) -> tuple[Resul
         ("c2cserve", "serverlessllm", "moe_infinity", "finemoe"),
     )
 
-    def mean(system: str, what: str) -> float:
-        return float(np.mean([row_of[m, system][what] for m in DENSE]))
+    def mean(system: str, column: str) -> float:
+        return float(np.mean([row_of[m, system][column] for m in DENSE]))
 
-    def over(model: str, system: str, what: str) -> float:
-        return float(row_of[model, system][what] / row_of[model, "c2cserve"][what])
+    def over(model: str, system: str, column: str) -> float:
+        return float(row_of[model, system][column] / row_of[model, "c2cserve"][column])
 
     def ttft_order() -> dict[str, Any]:
         ttft = {s: row_of[mixtral, s]["ttft_s"] for s in moe}

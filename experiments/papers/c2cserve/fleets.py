@@ -21,7 +21,7 @@ __all__ = ["Fleets", "compute"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleets:
-    """Experiment: systems by their names in figures, loads, and numbers of models."""
+    """Experiment: systems by name, loads, and numbers of models."""
 
     systems: dict[str, tuple[str, ...]]
     shown: tuple[str, ...]
@@ -38,13 +38,13 @@ class Fleets:
                 named(self.systems, name, "systems")
 
     def points(self) -> list[tuple[int, tuple[str, ...]]]:
-        """Return each number of models with the settings of its catalog."""
+        """Return each number of models with its catalog's settings."""
         catalogs = [(n, (f"catalog={name}",)) for name, n in self.catalogs.items() if n]
         return [(n, catalog(n)) for n in self.models] + catalogs
 
     @property
     def part(self) -> tuple[str, ...]:
-        """Settings that bound the requests of a run."""
+        """Settings that bound a run's requests."""
         return () if self.max_requests is None else (f"workload.max_requests={self.max_requests}",)
 
 
@@ -52,7 +52,7 @@ class Fleets:
         draw=".drawing.fleets.draw_fleets", needs=SIMULATOR,
         traces=TRACES, beyond=True)  # fmt: skip
 def compute(context: Context, experiment: Fleets) -> Computed:
-    """Return latency, attainment and switches of every system at every point."""
+    """Return latency, attainment and switches by system and point."""
     seeds = context.seeds[: experiment.seeds]
     runs = [
         (compression, models, chosen, name, seed)

@@ -23,20 +23,20 @@ _PATHS: Final[dict[str, tuple[tuple[str, ...], int]]] = {
 MEASURES: Final = (*_PATHS, "worst_percent")
 
 
-def measures(got: SimulationResult) -> dict[str, Any]:
-    """Return latencies, attainment and switches of a run, as columns with units in their names."""
+def measures(result: SimulationResult) -> dict[str, Any]:
+    """Return latencies, attainment and switches of a run as columns."""
     values: dict[str, Any] = {}
     for column, (path, factor) in _PATHS.items():
-        value: Any = got.summary
+        value: Any = result.summary
         for key in path:
             value = value[key]
         values[column] = None if value is None else factor * value
-    models = got.summary["models"].values()
+    models = result.summary["models"].values()
     return values | {"worst_percent": 100.0 * min(m["attainment"]["both"] for m in models)}
 
 
 def medians(rows: Sequence[Mapping[str, Any]], by: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the medians of each group of runs that differ in the seed alone."""
+    """Return medians over runs that differ in the seed alone."""
     groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for row in rows:
         groups.setdefault(tuple(row[column] for column in by), []).append(row)

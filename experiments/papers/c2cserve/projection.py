@@ -1,4 +1,4 @@
-"""HBM-resident GEMM against HybridGEMM on later Superchips (C2CServe, section 9.5)."""
+"""HBM-resident GEMM against HybridGEMM on Superchips (C2CServe, section 9.5)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Weights:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generations:
-    """Experiment: GEMMs on full GPUs of several chips; ratios are to the first."""
+    """Experiment: GEMMs on several full chips; ratios are to the first."""
 
     platforms: tuple[str, ...]
     shapes: dict[str, Weights]
@@ -51,7 +51,7 @@ class Generations:
 @figure("projection", title="Section 9.5: later Superchips", experiment=Generations,
         draw=".drawing.hardware.draw_projection")  # fmt: skip
 def compute(context: Context, experiment: Generations) -> Computed:
-    """Return rates over M for both GEMMs on every platform, and their ratios to GH200."""
+    """Return rates over M for both GEMMs and all platforms, and ratios to GH200."""
     constants = load_constants()
     alphas = np.linspace(0.0, 1.0, experiment.alphas)
     rows: list[dict[str, Any]] = []

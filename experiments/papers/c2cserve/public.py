@@ -27,12 +27,12 @@ HYBRID: Final = ("system/load=stream", "system/alpha=feedback", "system/keep=whi
 
 
 def served_ttft_s(
-    got: SimulationResult, *, until: str = "first_token_s"
+    result: SimulationResult, *, until: str = "first_token_s"
 ) -> tuple[Seconds, Seconds]:
     """Return TTFT of each request of a run, inf for a failure, and arrivals."""
-    arrival_s = got.requests["arrival_s"].to_numpy()
-    ttft_s = got.requests[until].to_numpy() - arrival_s
-    served = np.asarray(got.requests["status"].to_pylist()) == "finished"
+    arrival_s = result.requests["arrival_s"].to_numpy()
+    ttft_s = result.requests[until].to_numpy() - arrival_s
+    served = np.asarray(result.requests["status"].to_pylist()) == "finished"
     return np.where(served, ttft_s, np.inf), arrival_s
 
 
@@ -40,7 +40,7 @@ def routed_ttft_s(
     context: Context, compression: float, settings: Sequence[str], *, engine: str, at_client: bool,
     has_ticks: bool, seed: int,
 ) -> tuple[Seconds, Seconds]:  # fmt: skip
-    """Return TTFT of each request under ServerlessLLM's public router, and the arrivals."""
+    """Return TTFT under ServerlessLLM's public router, and the arrivals."""
     more = [*engine_settings("serverlessllm", engine)]
     if has_ticks:
         more.append(f"system.load.start_s={START_S}")
@@ -52,7 +52,7 @@ def aegaeon_ttft_s(
     context: Context, compression: float, settings: Sequence[str], *, engine: str, scheduler: str,
     seed: int, hybrid: bool = False,
 ) -> tuple[Seconds, Seconds]:  # fmt: skip
-    """Return TTFT of each request of a replay by Aegaeon, and the arrivals."""
+    """Return TTFT of a replay by Aegaeon, and the arrivals."""
     system, more = AEGAEON[scheduler], [*engine_settings("aegaeon", engine)]
     if hybrid and scheduler == "artefact":
         more += HYBRID

@@ -26,7 +26,7 @@ SYNTHETIC_REQUESTS, SYNTHETIC_DAYS = 26_823, 23
 def replay(
     context: Context, compression: float, overrides: Sequence[str], seed: int
 ) -> SimulationResult:
-    """Replay GenTD26's arrivals (or the generator's) on one GH200, time compressed."""
+    """Replay GenTD26's arrivals (or the generator's) on a GH200, time compressed."""
     return simulate(build(composed(*replay_settings(context, compression, overrides, seed))))
 
 
@@ -34,7 +34,7 @@ def replay_settings(
     context: Context, compression: float, overrides: Sequence[str], seed: int, *,
     chip: Sequence[str] = GH200,
 ) -> tuple[list[str], dict[str, Any]]:  # fmt: skip
-    """Return the overrides and values of a replay, as `composed` takes them."""
+    """Return a replay's overrides and values, for `composed`."""
     files = _files(context)
     if files is not None:
         source = [
@@ -61,7 +61,7 @@ def fit_load(
     targets: Sequence[float],
     measure: Callable[[SimulationResult], Sequence[float]],
 ) -> float:
-    """Return the time compression under which a system is closest to printed numbers."""
+    """Return the time compression closest to printed numbers."""
 
     def distance(compression: float) -> float:
         ours = measure(replay(context, compression, overrides, context.seeds[0]))
@@ -71,17 +71,17 @@ def fit_load(
 
 
 def load_of_half(context: Context, overrides: Sequence[str]) -> float:
-    """Return the compression at which a system would be busy half of the time."""
+    """Return the compression at which a system is busy half the time."""
     return float(f"{HALF / busy_share(replay(context, 1.0, overrides, context.seeds[0])):.3g}")
 
 
-def busy_share(got: SimulationResult) -> float:
-    """Return the mean share of the run's time in which slices computed or loaded."""
-    return float(np.mean(got.stats.busy_s) / got.stats.end_s)
+def busy_share(result: SimulationResult) -> float:
+    """Return slices' mean share of time in computing or loading."""
+    return float(np.mean(result.stats.busy_s) / result.stats.end_s)
 
 
 def describe(context: Context, *compressions: float) -> str:
-    """Return the part of a caption that names the replayed trace and its loads."""
+    """Return a caption's text on the replayed trace and loads."""
     if _files(context) is not None:
         source = "GenTD26's public arrivals with ShareGPT lengths"
     else:

@@ -28,7 +28,7 @@ KEPT: Final = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chip:
-    """A chip whose slices are those of a table in `conf/mig_table`."""
+    """A chip with slices of `conf/mig_table`."""
 
     name: str
     mig_table: str
@@ -49,7 +49,7 @@ class Gemm:
 
     @property
     def mnk(self) -> tuple[int, int, int]:
-        """The sizes in the order of the cost model's functions."""
+        """The sizes in the cost model's order."""
         return self.m, self.n, self.k
 
 
@@ -59,7 +59,7 @@ def gh200_of_the_paper() -> Platform:
 
 
 def catalog(models: int) -> tuple[str, ...]:
-    """Return the overrides of a catalog of `models` models, half Llama-3 3B, half 8B."""
+    """Return overrides of a catalog of `models`, half Llama-3 3B, half 8B."""
     large = models // 2
     return (
         "catalog=dense6",
@@ -69,7 +69,7 @@ def catalog(models: int) -> tuple[str, ...]:
 
 
 def composed(overrides: Sequence[str], values: Mapping[str, Any] | None = None) -> DictConfig:
-    """Return the configuration of a run, as `c2c.config.load` does."""
+    """Return a run's configuration, as `c2c.config.load` does."""
     result = copy.deepcopy(_composed(tuple(overrides), _contents()))
     for key, value in (values or {}).items():
         OmegaConf.update(result, key, value, merge=False)

@@ -1,4 +1,4 @@
-"""Cold start and model switch, C2CServe against ServerlessLLM (C2CServe, Figs. 10 and 11)."""
+"""Cold start and model switch against ServerlessLLM (C2CServe, Figs. 10 and 11)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FITTED = ("c2cserve", "serverlessllm", "moe_infinity", "finemoe")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Starts:
-    """Experiment: settings of the runs by system, and the systems that serve each model."""
+    """Experiment: settings by system, and each model's systems."""
 
     runs: dict[str, tuple[str, ...]]
     systems: dict[str, tuple[str, ...]]
@@ -45,7 +45,7 @@ class Starts:
 @figure("fig10", title="Fig. 10: cold start", experiment=Starts, draw=".drawing.serving.draw_fig10",
         needs=SIMULATOR)  # fmt: skip
 def compute_cold(context: Context, experiment: Starts) -> Computed:
-    """Return the time to first token of one request for a model on disk."""
+    """Return one request's TTFT for a model on disk."""
     rows: list[dict[str, Any]] = []
     for model, systems in experiment.systems.items():
         for system in systems:
@@ -136,7 +136,7 @@ def _printed(model: str) -> str:
 @figure("fig11", title="Fig. 11: model switch", experiment=Starts,
         draw=".drawing.serving.draw_fig11", needs=SIMULATOR)  # fmt: skip
 def compute_switch(context: Context, experiment: Starts) -> Computed:
-    """Return the time to bring a model in host memory onto a busy slice."""
+    """Return the time from host memory onto a busy slice."""
     rows: list[dict[str, Any]] = []
     for kind, models, other in (("dense", DENSE, DENSE), ("moe", MOE, (DENSE[0],))):
         for model in models:
@@ -215,13 +215,13 @@ def _switch_finding(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def cold_s(context: Context, experiment: Starts, model: str, system: str) -> float:
-    """Return the seconds to the first token of one request for a model on disk."""
+    """Return one request's TTFT in seconds for a model on disk."""
     (first,) = _requests(context, experiment, [model], system, "disk")
     return float(first["first_token_s"] - first["arrival_s"])
 
 
 def switch_s(context: Context, experiment: Starts, rival: str, model: str, system: str) -> float:
-    """Return the seconds to bring a model in host memory onto a rival's GPU."""
+    """Return the seconds from host memory onto a rival's GPU."""
     served = _requests(context, experiment, [rival, model], system, "host")
     request = next(r for r in served if r["model"] == model)
     return float(request["started_s"] - request["arrival_s"])

@@ -19,7 +19,7 @@ from c2c.serving import prepare
 from c2c.simulator import simulate_in_memory
 from c2c.workloads import RequestBlock, Workload
 from experiments.figure import SIMULATOR, Computed, Context, figure
-from experiments.measured.launched import shapes
+from experiments.measured.eager_engines import shapes
 from experiments.measured.rows import OWN, read_folder
 from experiments.papers.c2cserve.settings import composed
 
@@ -28,7 +28,7 @@ __all__ = ["Streaming", "compute", "streamed"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Streaming:
-    """Experiment: runs of the prototype, with the layouts that are computed for each."""
+    """Experiment: runs of the prototype, with layouts."""
 
     runs: dict[str, tuple[str, ...]]
     requests: Count
@@ -40,7 +40,7 @@ class Streaming:
 @figure("streaming", title="Streamed decode beside a public prototype", experiment=Streaming,
         draw=".drawing.baselines.draw_streaming", needs=SIMULATOR, beyond=True)  # fmt: skip
 def compute(context: Context, experiment: Streaming) -> Computed:
-    """Return time between tokens of each model of each run, by layout, and rates together."""
+    """Return time between tokens by run, model and layout, and rates together."""
     rows: list[dict[str, Any]] = []
     measured = read_folder(OWN)["streamed_tokens"]
     pairs = [(run, layout) for run, layouts in experiment.runs.items() for layout in layouts]
@@ -82,7 +82,7 @@ def compute(context: Context, experiment: Streaming) -> Computed:
 def streamed(
     models: Sequence[str], layout: str, experiment: Streaming, link: str
 ) -> dict[str, float]:
-    """Return the mean milliseconds between tokens of each model at once."""
+    """Return mean milliseconds between tokens of concurrent models."""
     places = slices(load_platform("gh200"), load_mig(layout))
     if len(places) < len(models):
         raise SettingError("experiment.runs", layout, f"a layout of {len(models)} slices or more")
@@ -116,12 +116,11 @@ def streamed(
 
 
 def _without_head(spec: ModelSpec) -> ModelSpec:
-    """Return the shape with an output projection of nothing: the prototype keeps it in HBM."""
+    """Return the shape without output projection: the prototype has it in HBM."""
     return replace(spec, vocab=1, tie_embeddings=True)
 
 
 def _head_s(spec: ModelSpec, slice_: Slice, base: Any) -> float:
-    """Return the seconds of the output projection of a row from the slice's HBM."""
     table = step_table(
         spec, slice_, base.constants, 1.0, max_tokens=1, max_rows=1, alphas=(0.0,), weights="hbm"
     )

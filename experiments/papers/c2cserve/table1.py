@@ -26,7 +26,7 @@ class Layouts:
 @figure("table1", title="Table 1: MIG layouts of GH200", experiment=Layouts,
         draw=".drawing.hardware.draw_table1")  # fmt: skip
 def compute(context: Context, experiment: Layouts) -> Computed:
-    """Return one row for each layout, with our values and the printed ones."""
+    """Return a row a layout, with ours and the printed values."""
     chip = experiment.chip.platform
     shared = link_gbps(chip.link, context.link_variant)
     rows: list[dict[str, Any]] = []

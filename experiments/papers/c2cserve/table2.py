@@ -17,7 +17,7 @@ __all__ = ["compute"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Superchips:
-    """Experiment: chips that the paper prints, and a model for the first one's HBM."""
+    """Experiment: printed chips, and a model for the first one's HBM."""
 
     platforms: tuple[str, ...]
     model: str
@@ -26,7 +26,7 @@ class Superchips:
 @figure("table2", title="Table 2: Superchips", experiment=Superchips,
         draw=".drawing.hardware.draw_table2")  # fmt: skip
 def compute(context: Context, experiment: Superchips) -> Computed:
-    """Return one row for each platform, with our values and the printed ones."""
+    """Return a row a platform, with ours and the printed values."""
     rows: list[dict[str, Any]] = []
     results = []
     for name in experiment.platforms:

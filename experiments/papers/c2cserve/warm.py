@@ -17,7 +17,7 @@ __all__ = ["Warm", "warm"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Warm:
-    """Seconds to the first token, and for each further one."""
+    """Seconds to the first, and each further token."""
 
     ttft_s: float
     tpot_s: float

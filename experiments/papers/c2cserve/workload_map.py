@@ -28,7 +28,7 @@ _BURSTS: Final = ("steady", "bursty")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """Workload on a chip; `memory_gb` of the host, None for the platform's own."""
+    """Workload on a chip; `memory_gb` of the host, None: the platform's."""
 
     chip: str
     models: int
@@ -39,7 +39,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class System:
-    """A system, and the place of its layout among its chip's; None: planned."""
+    """A system, and its layout's place; None: planned."""
 
     system: str
     layout: int | None
@@ -55,7 +55,7 @@ class Grid:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """Sizes of the first chip's host memory, and the runs on each."""
+    """Sizes of host memory, and runs on each."""
 
     gb: tuple[Count, ...]
     models: tuple[Count, ...]
@@ -73,7 +73,7 @@ class PlanRequests:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Map:
-    """Experiment: systems over workloads; a system or chip that is null is left out."""
+    """Experiment: systems over workloads; null ones are left out."""
 
     systems: dict[str, System | None]
     ours: tuple[str, ...]
@@ -110,7 +110,7 @@ class Map:
         draw=".drawing.workload_map.draw_map", needs=SIMULATOR,
         profiles=("full",), beyond=True)  # fmt: skip
 def compute(context: Context, experiment: Map) -> Computed:
-    """Return attainment and latencies of every system at every point, and the best of each."""
+    """Return attainment and latencies by system and point, and the best."""
     seeds = context.seeds[: experiment.seeds]
     runs = [(point, name, seed) for point, name in experiment.points() for seed in seeds]
     rows = []
@@ -214,7 +214,7 @@ def _setup(
 def arrivals(
     bursts: str, rate_rps: float, requests: int, days: float = DAYS
 ) -> tuple[list[str], dict[str, Any]]:
-    """Return overrides and values of steady arrivals, or of bursts as in GenTD26."""
+    """Return settings of steady arrivals, or bursts as in GenTD26."""
     values: dict[str, Any] = {"workload.rate_rps": rate_rps}
     chosen = ["workload=poisson", f"workload.requests={requests}"]
     if bursts == "bursty":
@@ -256,7 +256,7 @@ def _with_band(
 
 
 def best_of(rows: Sequence[dict[str, Any]], experiment: Map) -> dict[str, Any]:
-    """Return the best system in a workload, by attainment, then p99 TTFT."""
+    """Return a workload's best system, by attainment, then p99 TTFT."""
     first = rows[0]
     most = max(r["both_percent"] for r in rows)
     close = [r for r in rows if r["both_percent"] >= most - experiment.close_points]

@@ -1,4 +1,4 @@
-"""Tables 1 and 2: modules of a layer, and costs of operations."""
+"""Tables 1 and 2: a layer's modules, costs of operations."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _MIB: Final = 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operations:
-    """Experiment of Tables 1 and 2: model, node, layers of operations, tokens of a prompt."""
+    """Experiment of Tables 1 and 2: model, node, layers, prompt tokens."""
 
     model: str
     node: str
@@ -43,7 +43,7 @@ class Operations:
 @figure("cocoserve.table2", title="CoCoServe, Tables 1, 2: modules and operations",
         experiment=Operations, draw=".drawing.draw_costs", needs=SYSTEMS)  # fmt: skip
 def compute(_: Context, experiment: Operations) -> Computed:
-    """Return the modules of a layer and the operations on layers."""
+    """Return a layer's modules and operations on layers."""
     spec, node, costs = load_spec(experiment.model), load_node(experiment.node), operation_costs()
     modules = [
         {

@@ -1,4 +1,4 @@
-"""CoCoServe's figures: gains from copies of layers, costs of operations."""
+"""CoCoServe's figures: gains from copies, costs of operations."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = [
 
 
 def draw_gains(tables: Tables, caption: str) -> Figure:
-    """Draw gains in throughput and latency by copied layers, and by copies of twenty layers."""
+    """Draw gains in throughput and latency by copied layers and by copies."""
     figure, axes = canvas(10.0, 6.4, 2, 2)
     rows = rows_of(tables["gains"])
     copied = max((r["copies"], r["layers"]) for r in rows)[1]  # layers with more than two copies
@@ -66,7 +66,7 @@ def draw_gains(tables: Tables, caption: str) -> Figure:
 
 
 def draw_costs(tables: Tables, caption: str) -> Figure:
-    """Draw seconds and memory of operations by layers, beside the printed values."""
+    """Draw operations' seconds and memory by layers, beside printed values."""
     figure, (left, right) = canvas(9.0, 3.8, 2)
     rows = rows_of(tables["operations"])
     for kind, colour in (("replicate", BLUE), ("migrate", SKY)):
@@ -92,7 +92,7 @@ def draw_costs(tables: Tables, caption: str) -> Figure:
 
 
 def draw_memory(tables: Tables, caption: str) -> Figure:
-    """Draw latency by rate with all layers at home and one away."""
+    """Draw latency by rate, with a layer at home and away."""
     figure, (left, right) = canvas(9.0, 3.8, 2)
     fixed = next(r["batch"] for r in rows_of(tables["latencies"]))
     batches = {"15": f"batches of {fixed}", "memory": "all that waits"}
@@ -129,7 +129,7 @@ _FIG3 = ("default_peak", "migrate_one")
 
 
 def draw_failures(tables: Tables, caption: str) -> Figure:
-    """Draw the shares of failed and of timely requests, by rate."""
+    """Draw shares of failed and timely requests, by rate."""
     figure, (left, right) = canvas(9.0, 3.8, 2)
     for name, colour in _COLOURS.items():
         mine = rows_of(tables["failures"], system=name, batch="memory")
@@ -160,7 +160,7 @@ _COLOURS = {
 
 
 def draw_rates(tables: Tables, caption: str) -> Figure:
-    """Draw throughput and latency of one instance by rate, for both models."""
+    """Draw throughput and latency of an instance by rate."""
     figure, axes = canvas(10.0, 6.4, 2, 2)
     titles = {"throughput_rps": "requests a second", "latency_s": "mean latency (s)"}
     for row, model in enumerate(("13b", "70b")):
@@ -180,7 +180,7 @@ def draw_rates(tables: Tables, caption: str) -> Figure:
 
 
 def draw_used(tables: Tables, caption: str) -> Figure:
-    """Draw the memory that systems use, beside printed values, and idle memory at low rates."""
+    """Draw used memory beside printed values, and idle memory at low rates."""
     figure, (left, right) = canvas(9.0, 3.8, 2)
     used = rows_of(tables["used"])[:3]  # without static batches
     names = [r["system"] for r in used]

@@ -10,7 +10,7 @@ __all__ = ["draw_host_copies"]
 
 
 def draw_host_copies(tables: Tables, caption: str) -> Figure:
-    """Draw tokens a second and rows by layers copied or read."""
+    """Draw tokens a second and rows by copied or read layers."""
     figure, (left, right) = canvas(9.6, 4.2, 2)
     ways = dict.fromkeys(row["way"] for row in rows_of(tables["copies"]))
     for way in ways:

@@ -12,8 +12,8 @@ from c2c.ranges import AboveZero, Count
 from experiments.claims import Result, answer
 from experiments.claims.robust import readings_table, under_readings
 from experiments.figure import SIMULATOR, Computed, Context, figure
-from experiments.papers.cocoserve.compared import OURS, SAID, coco, cut, under
-from experiments.papers.cocoserve.drained import (
+from experiments.papers.cocoserve.baselines import OURS, SAID, coco, cut, under
+from experiments.papers.cocoserve.batch_server import (
     ANSWER_TOKENS,
     Drained,
     Served,
@@ -28,7 +28,7 @@ _POPULATIONS: Final = ("requests", "batches", "runs")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """Experiment of Fig. 3: server, requests at once, readings of memory; `peak`, `last` rates."""
+    """Experiment of Fig. 3: server, burst, readings of memory; `peak`, `last` rates."""
 
     server: Served
     rates: tuple[Count, ...]
@@ -39,7 +39,7 @@ class Memory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failures:
-    """Experiment of Fig. 11: the server, requests at once, and the target."""
+    """Experiment of Fig. 11: server, burst, and target."""
 
     server: Served
     failure_rates: tuple[Count, ...]
@@ -51,7 +51,7 @@ class Failures:
 @figure("cocoserve.fig3", title="CoCoServe, Fig. 3: load at which memory runs out",
         experiment=Memory, draw=".drawing.draw_memory", needs=SIMULATOR)  # fmt: skip
 def compute(context: Context, experiment: Memory) -> Computed:
-    """Return latencies by rate, with all layers on one card and with one layer migrated."""
+    """Return latencies by rate, on one card and with a migrated layer."""
     server = experiment.server
     takes_all = replace(server, batch="memory")
     rows = [
@@ -104,8 +104,8 @@ def compute(context: Context, experiment: Memory) -> Computed:
     )
 
 
-def _told(found: Drained) -> dict[str, Any]:
-    return {"latency_s": found.latency_s, "failed": found.failed}
+def _told(result: Drained) -> dict[str, Any]:
+    return {"latency_s": result.latency_s, "failed": result.failed}
 
 
 def _fig3(base: Served, experiment: Memory) -> Iterator[Result]:
@@ -124,7 +124,7 @@ def _fig3(base: Served, experiment: Memory) -> Iterator[Result]:
 @figure("cocoserve.fig11", title="CoCoServe, Fig. 11: out-of-memory failures over time",
         experiment=Failures, draw=".drawing.draw_failures", needs=SIMULATOR)  # fmt: skip
 def compute_failures(context: Context, experiment: Failures) -> Computed:
-    """Return the shares of requests that fail and are in time."""
+    """Return shares of failed and of timely requests."""
     base, slo = experiment.server, experiment.slo
     systems = {
         "HFT": base, "CoCoServe": coco(base), "CoCoServe, static": coco(base, batching="static"),
@@ -232,9 +232,9 @@ def _fig11(
     yield answer("cocoserve.fig11b.coco_full", full, "The last rate without a miss.")
 
 
-def _failed_percent(served: Served, rate: int, of: str) -> float:
+def _failed_percent(served: Served, rate: int, unit: str) -> float:
     run = drained(served, rate)
     return 100.0 * {
         "requests": run.failed / rate, "batches": run.failed_batches / max(1, run.batches),
         "runs": float(run.failed > 0),
-    }[of]  # fmt: skip
+    }[unit]  # fmt: skip

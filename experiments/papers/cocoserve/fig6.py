@@ -15,15 +15,21 @@ from c2c.ranges import Count, Index
 from experiments.claims import Result, answer
 from experiments.claims.robust import readings_table, under_readings
 from experiments.figure import SIMULATOR, Computed, Context, figure
-from experiments.papers.cocoserve.compared import SAID, under
-from experiments.papers.cocoserve.drained import ANSWER_TOKENS, Drained, Served, drained, mean_over
+from experiments.papers.cocoserve.baselines import SAID, under
+from experiments.papers.cocoserve.batch_server import (
+    ANSWER_TOKENS,
+    Drained,
+    Served,
+    drained,
+    mean_over,
+)
 
 __all__ = ["Copies", "compute"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copies:
-    """Experiment: the server, layers with two copies, copies of some layers, and loads."""
+    """Experiment: server, layers with two copies, copies of layers, loads."""
 
     server: Served
     layers: tuple[Index, ...]
@@ -36,7 +42,7 @@ class Copies:
 @figure("cocoserve.fig6", title="CoCoServe, Fig. 6: copies of layers", experiment=Copies,
         draw=".drawing.draw_gains", needs=SIMULATOR)  # fmt: skip
 def compute(context: Context, experiment: Copies) -> Computed:
-    """Return gains over the unscaled server at the peak and at low load."""
+    """Return gains over the unscaled server at peak and low load."""
     rows = list(_rows(experiment, context))
 
     def answers(**reading: Any) -> Iterator[Result]:
@@ -117,8 +123,8 @@ def _results(rows: Iterable[dict[str, Any]]) -> Iterator[Result]:
     def cut(load: str, layers: int, copies: int = 2) -> float:
         return float(row_of[load, layers, copies]["latency_cut_percent"])
 
-    def mean(of: Callable[[str, int], float], layers: int) -> float:
-        return (of("low", layers) + of("peak", layers)) / 2
+    def mean(value: Callable[[str, int], float], layers: int) -> float:
+        return (value("low", layers) + value("peak", layers)) / 2
 
     def trends() -> dict[str, bool]:
         by_layers = [gain("peak", n) for n in (15, 20, 25, 30)]

@@ -1,4 +1,4 @@
-"""Figs. 8 and 10: gains over a library, an engine and instances."""
+"""Figs. 8 and 10: gains over library, engine and instances."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from c2c.systems.cocoserve import module_of, operation_costs
 from experiments.claims import Result, answer
 from experiments.claims.robust import readings_table, under_readings
 from experiments.figure import SIMULATOR, Computed, Context, figure
-from experiments.papers.cocoserve.compared import OURS, SAID, coco, cut, gain, under, vllm
-from experiments.papers.cocoserve.drained import (
+from experiments.papers.cocoserve.baselines import OURS, SAID, coco, cut, gain, under, vllm
+from experiments.papers.cocoserve.batch_server import (
     ANSWER_TOKENS,
     MODEL,
     Served,
@@ -34,7 +34,7 @@ _MIB: Final = 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Big:
-    """A model that no single card holds, over `split` cards."""
+    """A model beyond any card, over `split` cards."""
 
     model: str
     split: Count
@@ -42,7 +42,7 @@ class Big:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Experiment of Fig. 8: server, split model, requests at once, loads."""
+    """Experiment of Fig. 8: server, split model, burst, loads."""
 
     server: Served
     big: Big
@@ -56,7 +56,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instances:
-    """Experiment of Fig. 10: the server, loads, and copied layers that fit the paper's memory."""
+    """Experiment of Fig. 10: server, loads, and copied layers in the paper's memory."""
 
     server: Served
     loads: dict[str, tuple[Count, Count]]
@@ -90,7 +90,7 @@ Numbers = dict[str, float]
 @figure("cocoserve.fig8", title="CoCoServe, Fig. 8: comparison with HFT and vLLM",
         experiment=Comparison, draw=".drawing.draw_rates", needs=SIMULATOR)  # fmt: skip
 def compute(context: Context, experiment: Comparison) -> Computed:
-    """Return results of one instance a system at low and high load."""
+    """Return an instance's results a system at low and high load."""
     by_rate = [
         {
             "model": model, "system": name, "rate": rate,
@@ -128,7 +128,7 @@ def compute(context: Context, experiment: Comparison) -> Computed:
 @figure("cocoserve.fig10", title="CoCoServe, Fig. 10: instances", experiment=Instances,
         draw=".drawing.draw_instances", needs=SIMULATOR)  # fmt: skip
 def compute_instances(context: Context, experiment: Instances) -> Computed:
-    """Return the gain of two CoCoServe instances over HFT, and their memory."""
+    """Return two CoCoServe instances' gain over HFT, and memory."""
     base = experiment.server
     few = f"2 CoCoServe, {experiment.few_layers} layers"
     systems = {
@@ -172,7 +172,7 @@ def compute_instances(context: Context, experiment: Instances) -> Computed:
 
 
 def memory_mib(served: Served, rate: int) -> float:
-    """Return the most MiB that all instances hold, with copies of layers and their process."""
+    """Return all instances' most MiB, with copies and process."""
     costs, copied = operation_costs(), module_of(load_spec(served.model), "layer").allocated_bytes
     copies = served.layers * copied + bool(served.layers) * costs.process_bytes
     if served.engine == "static":
@@ -250,9 +250,9 @@ def _of_instances(
 ) -> Iterator[Result]:
     scaled = coco(base, **reading)
 
-    def gained(name: str, load: str, of: str, *, ours_first: bool) -> float:
+    def gained(name: str, load: str, baseline: str, *, ours_first: bool) -> float:
         ends = experiment.loads[load]
-        theirs = mean_over(replace(base, instances=int(of[-1])), ends, average)
+        theirs = mean_over(replace(base, instances=int(baseline[-1])), ends, average)
         mine = mean_over(replace(scaled, instances=2), ends, average)
         values = (getattr(mine, name), getattr(theirs, name))
         return gain(*values) if ours_first else cut(*values)

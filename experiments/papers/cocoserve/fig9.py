@@ -15,8 +15,8 @@ from c2c.systems.cocoserve import kv_bytes
 from experiments.claims import Result, answer
 from experiments.claims.robust import readings_table, under_readings
 from experiments.figure import SIMULATOR, Computed, Context, figure
-from experiments.papers.cocoserve.compared import OURS, SAID, coco, under, vllm
-from experiments.papers.cocoserve.drained import (
+from experiments.papers.cocoserve.baselines import OURS, SAID, coco, under, vllm
+from experiments.papers.cocoserve.batch_server import (
     ANSWER_TOKENS,
     CARD_BYTES,
     NODE,
@@ -34,7 +34,7 @@ _PAGE: Final = 16  # tokens of a page of keys and values
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Used:
-    """Experiment of Figs. 2 and 9: server, requests, readings of memory."""
+    """Experiment of Figs. 2 and 9: server, requests, readings."""
 
     server: Served
     peak: Count
@@ -45,7 +45,7 @@ class Used:
 @figure("cocoserve.fig9", title="CoCoServe, Figs. 2, 9: memory in use",
         experiment=Used, draw=".drawing.draw_used", needs=SIMULATOR)  # fmt: skip
 def compute(context: Context, experiment: Used) -> Computed:
-    """Return the memory use of systems at the peak, and idle resources at low rates."""
+    """Return systems' memory at the peak, and idle resources at low rates."""
     base, peak = experiment.server, experiment.peak
     systems = {"HFT": base, "vLLM": vllm(base), "CoCoServe": coco(base),
                "CoCoServe, static": coco(base, batching="static")}  # fmt: skip
@@ -117,7 +117,7 @@ def _results(
 
 
 def bytes_used(served: Served, rate: int, hbm_bytes: float = CARD_BYTES) -> float:
-    """Return the most bytes that weights and sequences hold on the first card."""
+    """Return the most bytes of weights and sequences on the first card."""
     tokens, spec = served.prompt_tokens + ANSWER_TOKENS, load_spec(served.model)
     home = 1.0 - (1.0 - 1.0 / served.copies) * served.layers / spec.layers  # share of rows
     if served.engine == "static":
@@ -128,7 +128,7 @@ def bytes_used(served: Served, rate: int, hbm_bytes: float = CARD_BYTES) -> floa
 
 
 def idle_percent(served: Served, rate: int) -> dict[str, Any]:
-    """Return idle percentages of memory and operations at a rate, and the mean."""
+    """Return idle percentages of memory and operations, and the mean."""
     gpu = load_node(NODE).platforms[0].gpu
     done = 2 * param_count(load_spec(served.model)) * rate * ANSWER_TOKENS
     compute = 100.0 * (1.0 - done / (drained(served, rate).makespan_s * gpu.bf16_tflops * 1e12))

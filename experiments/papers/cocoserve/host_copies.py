@@ -1,4 +1,4 @@
-"""Copies of layers whose weights stay in host memory (beyond the paper)."""
+"""Copies of layers with weights in host memory (beyond the paper)."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ Where = Literal["device", "host"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostCopies:
-    """Experiment: chip and layout, model and batch, the second slice, and times.
+    """Experiment: chip, layout, model, batch, second slice, and times.
 
     Attributes:
       context: tokens of each row.
       most_rows: most rows of a batch.
       reserve_bytes: of each slice, for activations and a process.
-      rooms: shares of the second slice's memory that another model leaves.
+      rooms: free shares of the second slice's memory.
       latency_s: of activations between slices.
       alphas: number of values of alpha.
     """
@@ -48,7 +48,7 @@ class HostCopies:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Slice:
-    """A model on a slice: its memory, and step tables by location of the weights."""
+    """A model on a slice: memory, and step tables by location of weights."""
 
     of: HostCopies
     spec: ModelSpec
@@ -61,7 +61,7 @@ class _Slice:
         experiment=HostCopies, draw=".drawing_beyond.draw_host_copies", needs=SYSTEMS,
         beyond=True)  # fmt: skip
 def compute(context: Context, experiment: HostCopies) -> Computed:
-    """Return rows and tokens a second by layers for each method, and each method's best."""
+    """Return rows and tokens a second by method and layers, and the best."""
     here = _slice(context, experiment)
     rows = list(_rows(here))
     ways = dict.fromkeys(row["way"] for row in rows)
@@ -152,7 +152,6 @@ def _batch(here: _Slice, layers: int, where: Where, there_bytes: float) -> int:
 
 
 def _copied(here: _Slice, layers: int, where: Where, batch: int) -> float:
-    """Return the seconds of a step with copies of layers on the second slice."""
     if batch == 0:
         return 0.0
     link = PeerLink(
@@ -174,7 +173,6 @@ def _batch_alone(here: _Slice, layers: int) -> int:
 
 
 def _alone(here: _Slice, layers: int, batch: int) -> float:
-    """Return the seconds of a step with some layers read from host memory."""
     share = layers / here.spec.layers
     resident, streamed = here.tables["device"], here.tables["host"]
     body_s = (1.0 - share) * resident.body_s[batch, 0] + share * streamed.body_s[batch, 0]

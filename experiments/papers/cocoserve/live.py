@@ -40,7 +40,7 @@ _jax: Any = jax  # parts of it are untyped
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """A change of the layout: its kind, the spread after it, and paths of requests."""
+    """A change of layout: kind, spread after it, and requests' paths."""
 
     kind: str
     layers: int
@@ -53,7 +53,7 @@ Drawn = Callable[[OverDevices, random.Random], Change | None]
 
 @dataclass
 class Load:
-    """Requests, and changes of the layout during them.
+    """Requests, and changes of layout.
 
     Attributes:
       requests: number of requests, with random prompts.
@@ -79,7 +79,7 @@ class Load:
 
 @dataclass(slots=True)
 class Done:
-    """Results of a run of requests, and its operations.
+    """Results of requests and operations.
 
     Attributes:
       logits: digest of each step's logits.
@@ -104,15 +104,15 @@ class Done:
 
 
 def shapes_of(settings: Load) -> Shapes:
-    """Return the shapes of both runs, with groups of rows always padded to all rows."""
+    """Return both runs' shapes, groups padded to all rows."""
     width = -(-(settings.prompt + settings.new) // PAGE_TOKENS)
     return Shapes(rows=(settings.rows,), budgets=(64,), width=width, mixes=False)
 
 
-def _done(runner: Runner, asked: Sequence[Request]) -> Iterator[Done]:
+def _done(runner: Runner, requests: Sequence[Request]) -> Iterator[Done]:
     done = Done(texts=[])
     _record(runner, done.logits)
-    for served in serve(runner, asked):
+    for served in serve(runner, requests):
         done.texts, done.steps = served.texts, served.steps
         yield done
 
@@ -121,8 +121,8 @@ def _record(runner: Runner, logits: list[str]) -> None:
     executor: Any = runner.executor
     compute = executor.compute
 
-    def noted(laid: Laid, tokens: Any, wanted: Any, *, has_logits: bool = True) -> Any:
-        result = compute(laid, tokens, wanted, has_logits=has_logits)
+    def noted(laid: Laid, tokens: Any, logit_indices: Any, *, has_logits: bool = True) -> Any:
+        result = compute(laid, tokens, logit_indices, has_logits=has_logits)
         if has_logits:
             rows = [row for row, stay in enumerate(laid.drawing) if stay is not None]
             logits.append(hashlib.sha256(np.asarray(result)[rows].tobytes()).hexdigest())
@@ -139,7 +139,7 @@ def scaled(
     *,
     report: Callable[[int], None] = lambda _: None,
 ) -> tuple[Done, Done]:
-    """Serve requests on one device, then during changes of the layout; return both results."""
+    """Serve requests on one device, then during changes; return both results."""
     executables = model.executables
     assert executables is not None
     spec, shapes, dtype = model.spec, shapes_of(settings), model.params.dtype

@@ -6,7 +6,7 @@
     c2c plan cocoserve plan=plan.json 'operations=[evict 0-9 1]'
 
 Prints each plan's gain by three estimates and by the predicted step, its operations with bytes and
-seconds, and the free memory of each device. None of the estimates predicts seconds.
+seconds, and each device's free memory. None of the estimates predicts seconds.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class PlanSettings:
     """Settings, as key=value on the command line.
 
     Attributes:
-      model: name of a shipped model, or the path of a config.json.
+      model: name of a shipped model, or a config.json's path.
       node: node of `conf/node`; its first GPU holds the model.
       over: GPUs that hold the unscaled model, a run of layers each.
       batch: rows of a decode step.
@@ -108,15 +108,15 @@ class PlanSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """A model, its devices, and the inputs by which plans are compared.
+    """A model, devices, and inputs of plans.
 
     Attributes:
-      context: tokens of KV cache of each row.
-      capacity: bytes of each device for the model.
+      context: KV tokens a row.
+      capacity: bytes by device.
       gamma: of Eq. 4.
-      per_transition: largest transition of an even split, as a share of an unscaled step.
+      per_transition: largest of an even split, as a share of an unscaled step.
       unscaled: placement without copies.
-      start: placement that plans start from.
+      start: first placement.
     """
 
     spec: ModelSpec
@@ -136,7 +136,7 @@ class Problem:
         return memory_of(placement, self.spec, self.costs, batch=self.batch, context=self.context)
 
     def free_bytes(self) -> dict[int, float]:
-        """Return the free bytes of each device after a process's own memory."""
+        """Return devices' free bytes after a process's memory."""
         memory = self.held(self.start)
         process = self.costs.process_bytes
         return {
@@ -145,7 +145,7 @@ class Problem:
         }
 
     def room(self) -> dict[int, int]:
-        """Return the copies that fit on each other device, KV included."""
+        """Return the copies that fit on other devices, with KV."""
         tokens = even_rows(self.batch, 2)[1] * self.context
         others = {d: free for d, free in self.free_bytes().items() if d != self.start.first}
         layer = sizes(self.spec, tokens)["layer"]
@@ -227,7 +227,7 @@ def planned(problem: Problem, algorithm: str) -> Placement:
 
 
 def row_of(problem: Problem, placement: Placement) -> dict[str, Any]:
-    """Return the numbers of a plan: gains, step, operations."""
+    """Return a plan's numbers: gains, step, operations."""
     timed = {"batch": problem.batch, "context": problem.context}
     step = step_time(placement, problem.devices, **timed)
     unscaled = step_time(problem.unscaled, problem.devices, **timed)
@@ -390,7 +390,6 @@ def _operations(problem: Problem, placement: Placement) -> list[Operation]:
 
 
 def _costed(problem: Problem, operation: Operation) -> tuple[int, float]:
-    """Return the bytes that an operation moves, KV cache included, and its seconds."""
     rows = problem.start.partitions(problem.batch)
     source = [rows[layer].get(operation.source, 0) for layer in operation.layers]
     tokens = round(sum(source) / len(source) * problem.context)
@@ -428,5 +427,5 @@ def _ranges(numbers: Sequence[int]) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the plans that the command line asks for; return the exit status."""
+    """Print the plans; return the exit status."""
     return run_settings(PlanSettings, arguments, _print)

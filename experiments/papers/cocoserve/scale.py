@@ -58,7 +58,7 @@ class ScaleSettings(Load):
 
 
 def drawn_on(over: OverDevices, draws: random.Random) -> Change | None:
-    """Return the change of a random operation, or None if the operation is impossible."""
+    """Return a random operation's change, or None if impossible."""
     choice = operation_on(over, draws)
     if choice is None:
         return None
@@ -135,7 +135,7 @@ def _print(settings: ScaleSettings, alone: Done, done: Done, console: Console) -
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Serve, change and print; return 1 if an answer or a count is wrong."""
+    """Serve, change and print; return 1 for a wrong answer or count."""
 
     def work(settings: ScaleSettings) -> Ran:
         if jax.config.jax_platforms in ("cpu", None):

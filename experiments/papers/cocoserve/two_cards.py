@@ -33,7 +33,7 @@ WAYS: Final = ("one card", "20 layers copied", "40 layers copied", "second insta
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TwoCards:
-    """Experiment: model, node of two cards, lengths, and concurrent sequences."""
+    """Experiment: model, node of two cards, lengths, concurrent sequences."""
 
     model: str
     node: str
@@ -101,7 +101,7 @@ def _finding(rows: list[dict[str, Any]]) -> str:
 
 
 def seconds_of(devices: Devices, context: int) -> Mapping[str, Callable[[int], float]]:
-    """Return, by method, a function from sequences to a step's seconds."""
+    """Return, by method, a step's seconds as a function of sequences."""
     layers = devices.spec.layers
     alone, runs = Placement.unscaled(layers), Placement.in_runs(layers, 2)
     step = partial(_step, devices, context)
@@ -116,7 +116,7 @@ def seconds_of(devices: Devices, context: int) -> Mapping[str, Callable[[int], f
 
 
 def most_rows(devices: Devices, tokens: int) -> dict[str, int]:
-    """Return, by method, the most sequences whose KV cache the cards hold."""
+    """Return, by method, the most sequences with KV on the cards."""
     spec, cost = devices.spec, operation_costs()
     layer_size, outside = layer_bytes(spec)
     card = devices.node.platforms[0].gpu.hbm_bytes - cost.process_bytes

@@ -20,7 +20,7 @@ __all__ = ["FineTunes", "compute"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FineTunes:
-    """Experiment: the base and its adapters, load, numbers of models, systems by name."""
+    """Experiment: base and adapters, load, numbers of models, systems."""
 
     spec: str
     rank: Count
@@ -37,7 +37,7 @@ class FineTunes:
     whole: dict[str, tuple[str, ...]]
 
     def catalog(self, bases: int, models: int, *, is_whole: bool) -> str:
-        """Return the setting of a catalog of so many fine-tunes; bases are among them."""
+        """Return the setting of a catalog of fine-tunes, with bases."""
         base = f"spec: {self.spec}, tpot_slo_s: {self.tpot_slo_s}"
         if is_whole:
             return f"catalog.models=[{{{base}, name: model, copies: {models}}}]"
@@ -54,7 +54,7 @@ class FineTunes:
 @figure("adapters", title="Fine-tunes on one GH200", experiment=FineTunes,
         draw=".adapters_drawing.draw_adapters", needs=SIMULATOR, beyond=True)  # fmt: skip
 def compute(context: Context, experiment: FineTunes) -> Computed:
-    """Compute the share of requests within targets by the number of fine-tunes."""
+    """Compute attainment by the number of fine-tunes."""
     runs = [
         (bases, models, name, is_whole, seed)
         for bases in experiment.bases

@@ -12,7 +12,7 @@ __all__ = ["draw_adapters"]
 
 
 def draw_adapters(tables: Tables, caption: str) -> Figure:
-    """Draw the share within targets over fine-tunes, a panel a number of bases."""
+    """Draw attainment over fine-tunes, a panel a number of bases."""
     rows = rows_of(tables["runs"])
     bases = sorted({r["bases"] for r in rows})
     sizes = sorted({r["models"] for r in rows})

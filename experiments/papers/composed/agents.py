@@ -31,7 +31,7 @@ _ANSWER_S: Final = 10.0  # of a turn beside its tool, for the time over which ag
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentsOnAChip:
-    """Experiment: model, system, load, chips, and memories (`tiers`) for waiting agents' KV."""
+    """Experiment: model, system, load, chips, and memories (`tiers`) for waiting KV."""
 
     model: str
     system: tuple[str, ...]
@@ -55,7 +55,7 @@ class AgentsOnAChip:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One search: chip, memories and mean time of a tool."""
+    """A search: chip, memories and mean tool time."""
 
     chip: str
     tier: str
@@ -65,7 +65,7 @@ class Case:
 @figure("agents", title="Concurrent coding agents on one chip", experiment=AgentsOnAChip,
         draw=".agents_drawing.draw_agents", needs=SIMULATOR, beyond=True)  # fmt: skip
 def compute(context: Context, experiment: AgentsOnAChip) -> Computed:
-    """Search the most agents within targets, by chip, tier and tool time."""
+    """Search the most agents by chip, tier and tool time."""
     searches: list[list[dict[str, Any]]] = []
     most: list[dict[str, Any]] = []
     for case in context.each(_cases(experiment)):

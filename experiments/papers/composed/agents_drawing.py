@@ -29,7 +29,7 @@ _WIDTH: Final = 0.17  # of a bar
 
 
 def draw_agents(tables: Tables, caption: str) -> Figure:
-    """Draw bars for each chip, and lines over a tool's time."""
+    """Draw bars by chip, and lines over tool time."""
     rows = rows_of(tables["most"])
     figure, (by_chip, over_time) = canvas(11.0, 5.0, columns=2)
     colours = dict(zip(dict.fromkeys(r["tier"] for r in rows), _COLOURS, strict=False))

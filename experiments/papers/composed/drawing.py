@@ -24,7 +24,7 @@ COLOURS = (GREEN, BLUE, PURPLE, ORANGE, VERMILION, SKY)
 
 
 def draw_worth(tables: Tables, caption: str) -> Figure:
-    """Draw each mechanism's Shapley value over the load, by fleet and kind of load."""
+    """Draw mechanisms' Shapley values over load, by fleet and kind."""
     rows = rows_of(tables["shares"])
     cells = list(dict.fromkeys((r["fleet"], r["bursts"]) for r in rows))
     columns = min(3, len(cells))
@@ -63,7 +63,7 @@ def draw_worth(tables: Tables, caption: str) -> Figure:
 
 
 def draw_pairs(tables: Tables, caption: str) -> Figure:
-    """Draw requests within targets over the rate, a panel a pair."""
+    """Draw attainment over the rate, a panel a pair."""
     rows = rows_of(tables["pairs"])
     pairs = list(dict.fromkeys(r["pair"] for r in rows))
     lines = -(-len(pairs) // 4)

@@ -19,10 +19,10 @@ __all__ = ["Pair", "Pairs", "compute"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """A pair of mechanisms on one node under some loads.
+    """A pair of mechanisms on a node under loads.
 
     Attributes:
-      settings: overrides of all its systems.
+      settings: overrides of all systems.
       systems: overrides by name; the pair first.
       rates_rps: requests a second of the node.
     """
@@ -50,7 +50,7 @@ class Pairs:
 @figure("pairs", title="Mechanisms in pairs, against each alone", experiment=Pairs,
         draw=".drawing.draw_pairs", needs=SIMULATOR, beyond=True)  # fmt: skip
 def compute(context: Context, experiment: Pairs) -> Computed:
-    """Serve each pair and its mechanisms alone under the same requests."""
+    """Serve pairs and their mechanisms under the same requests."""
     seeds = context.seeds[: experiment.seeds]
     runs = [
         (name, system, rate, seed)
@@ -90,8 +90,8 @@ def compute(context: Context, experiment: Pairs) -> Computed:
     )
 
 
-def _mean(rows: list[dict[str, Any]], column: str, **at: Any) -> float:
-    return fmean(r[column] for r in rows if all(r[k] == v for k, v in at.items()))
+def _mean(rows: list[dict[str, Any]], column: str, **filters: Any) -> float:
+    return fmean(r[column] for r in rows if all(r[k] == v for k, v in filters.items()))
 
 
 def _finding(experiment: Pairs, rows: list[dict[str, Any]]) -> str:

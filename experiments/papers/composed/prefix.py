@@ -26,7 +26,7 @@ _LINK: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slices:
-    """A chip in slices: its name, settings, and share of the load's speed."""
+    """A sliced chip: name, settings, and share of the load's speed."""
 
     name: str
     settings: tuple[str, ...]
@@ -35,7 +35,7 @@ class Slices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chip:
-    """A whole chip: its settings, and a chip whose link it has; "": its own."""
+    """A whole chip: settings, and the chip of its link; "": own."""
 
     settings: tuple[str, ...]
     link: str = ""
@@ -65,7 +65,7 @@ class Conversations:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prefixes:
-    """Experiment: model, sizes of the cache, chips, systems by name, and the load."""
+    """Experiment: model, cache sizes, chips, systems, and load."""
 
     model: tuple[str, ...]
     max_total_tokens: Count
@@ -78,7 +78,7 @@ class Prefixes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One run: part, chip, weights, GB of host memory, and speed."""
+    """A run: part, chip, weights, GB of host memory, speed."""
 
     part: str
     chip: str
@@ -92,7 +92,7 @@ class Case:
         draw=".prefix_drawing.draw_prefix", needs=SIMULATOR,
         traces=(TRACE,), beyond=True)  # fmt: skip
 def compute(context: Context, experiment: Prefixes) -> Computed:
-    """Compute latency, tokens found and link bytes by host memory, and by chip and link."""
+    """Compute latency, cached tokens and link bytes by host memory, chip and link."""
     rows = [_run(context, experiment, case) for case in context.each(_cases(experiment))]
     return Computed(
         tables={"runs": pa.Table.from_pylist(rows)},

@@ -28,7 +28,7 @@ _WIDTH: Final = 0.38  # of a bar
 
 
 def draw_prefix(tables: Tables, caption: str) -> Figure:
-    """Draw latency and cached tokens over host memory; below, latency and link bytes by chip."""
+    """Draw latency and cached tokens over host memory, and by chip."""
     slices, chips = (rows_of(tables["runs"], part=part) for part in ("slices", "chips"))
     figure, (late, hits, wait, link) = canvas(11.0, 7.4, columns=2, rows=2)
     _over_memory(late, hits, slices)
@@ -45,7 +45,7 @@ def draw_prefix(tables: Tables, caption: str) -> Figure:
     return finish(figure, "A prefix cache in host memory", caption)
 
 
-def _over_memory(late: Axes, found: Axes, rows: Sequence[dict[str, Any]]) -> None:
+def _over_memory(late: Axes, hits: Axes, rows: Sequence[dict[str, Any]]) -> None:
     x = [r["host_gb"] for r in rows]
     for column, label, mark, colour in (
         ("ttft_p50_s", "p50", "o", BLUE),
@@ -60,15 +60,15 @@ def _over_memory(late: Axes, found: Axes, rows: Sequence[dict[str, Any]]) -> Non
     late.legend(loc="upper right")
     places = np.arange(len(rows))
     hbm, host = ([r[f"found_{tier}_percent"] for r in rows] for tier in ("hbm", "host"))
-    found.bar(places, host, 0.6, color=BLUE, label="in host memory")
-    bars = found.bar(places, hbm, 0.6, bottom=host, color=SKY, label="in HBM")
+    hits.bar(places, host, 0.6, color=BLUE, label="in host memory")
+    bars = hits.bar(places, hbm, 0.6, bottom=host, color=SKY, label="in HBM")
     totals = [a + b for a, b in zip(hbm, host, strict=True)]
-    found.bar_label(bars, [f"{total:.1f}" for total in totals], padding=2, fontsize=8)
-    found.set_xticks(places, [str(gb) for gb in x])
-    found.set(xlabel="host memory for blocks (GB)", ylabel="prompt tokens found (%)",
+    hits.bar_label(bars, [f"{total:.1f}" for total in totals], padding=2, fontsize=8)
+    hits.set_xticks(places, [str(gb) for gb in x])
+    hits.set(xlabel="host memory for blocks (GB)", ylabel="prompt tokens found (%)",
               ylim=(0, 1.15 * max(1.0, *totals)),
               title="(a) Seven slices of a GH200: found")  # fmt: skip
-    found.legend(loc="upper left")
+    hits.legend(loc="upper left")
 
 
 def _by_chip(axes: Axes, rows: Sequence[dict[str, Any]], column: str) -> None:

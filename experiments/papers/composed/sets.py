@@ -1,4 +1,4 @@
-"""Sets of mechanisms: validity, and Shapley values of their members."""
+"""Sets of mechanisms: validity, and members' Shapley values."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def settings_of(names: Collection[str]) -> tuple[str, ...]:
 
 
 def refusal(names: Collection[str], settings: Sequence[str] = ()) -> SettingError | None:
-    """Return the error of an invalid set of mechanisms; None if it is valid."""
+    """Return an invalid set's error, or None."""
     try:
         build(composed([*settings, *settings_of(names)], {"workload.requests": 1}))
     except SettingError as error:

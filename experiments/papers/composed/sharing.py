@@ -26,7 +26,7 @@ _LEAST_REQUESTS: Final = 2000  # below, queues of the slower systems do not show
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharing:
-    """Experiment: systems by their names in figures, chips, numbers of models, loads."""
+    """Experiment: systems, chips, numbers of models, loads."""
 
     systems: dict[str, tuple[str, ...]]
     shown: tuple[str, ...]
@@ -47,7 +47,7 @@ class Sharing:
             raise SettingError("experiment.max_requests", self.max_requests, allowed)
 
     def points(self, seeds: Sequence[int]) -> Iterator[tuple[str, int, float, int, str]]:
-        """Yield chip, models, load, seed and system of each run."""
+        """Yield chip, models, load, seed and system of runs."""
         in_turn = sorted(self.shown, key=lambda name: name in self.placed)
         for chip in self.chips:
             for models in self.models:
@@ -61,7 +61,7 @@ class Sharing:
         draw=".sharing_drawing.draw_sharing", needs=SIMULATOR,
         traces=TRACES, beyond=True)  # fmt: skip
 def compute(context: Context, experiment: Sharing) -> Computed:
-    """Return attainment and latencies of every system at every point, and the best of each."""
+    """Return attainment and latencies by system and point, and the best."""
     seeds = context.seeds[: experiment.seeds]
     rows: list[dict[str, Any]] = []
     rates: dict[tuple[Any, ...], list[float]] = {}
@@ -111,7 +111,6 @@ def compute(context: Context, experiment: Sharing) -> Computed:
 def _served(
     context: Context, compression: float, settings: Sequence[str], seed: int, chip: str
 ) -> tuple[tuple[str, ...], SimulationResult] | None:
-    """Return the models and their replay; None: no room."""
     overrides = replay_settings(context, compression, settings, seed, chip=[f"hardware={chip}"])
     cfg = composed(*overrides)
     try:
@@ -123,9 +122,9 @@ def _served(
     return tuple(d.name for d in setup.prepared.setup.deployments), simulate(setup)
 
 
-def _rates_rps(models: Sequence[str], found: SimulationResult) -> list[float]:
-    count = Counter(found.requests["model"].to_pylist())
-    arrivals_s = found.requests["arrival_s"].to_numpy()
+def _rates_rps(models: Sequence[str], result: SimulationResult) -> list[float]:
+    count = Counter(result.requests["model"].to_pylist())
+    arrivals_s = result.requests["arrival_s"].to_numpy()
     span_s = float(arrivals_s.max() - arrivals_s.min())
     return [float(f"{max(0.1, count[name]) / span_s:.4g}") for name in models]
 

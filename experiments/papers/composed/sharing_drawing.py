@@ -1,4 +1,4 @@
-"""Figure of systems that share few GPUs among many models."""
+"""Figure of systems that share few GPUs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["draw_sharing"]
 
 
 def draw_sharing(tables: Tables, caption: str) -> Figure:
-    """Draw the share of requests within both targets over the models, a panel a chip."""
+    """Draw attainment over the models, a panel a chip."""
     every = rows_of(tables["systems"])
     load = max(r["compression"] for r in every)
     rows = [r for r in every if r["compression"] == load]

@@ -29,12 +29,12 @@ _OF_CONVERSATIONS: Final = "prefixes"  # has an effect only if prompts share pre
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
-    """Chips of a fleet, and the mechanisms that cannot work on them.
+    """Chips of a fleet, and impossible mechanisms.
 
     Attributes:
-      settings: overrides that choose the chips.
+      settings: overrides of chips.
       chips: number of chips.
-      without: mechanisms that these settings refuse.
+      without: refused mechanisms.
     """
 
     settings: tuple[str, ...]
@@ -44,7 +44,7 @@ class Fleet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loads:
-    """Workloads of a fleet: its name, kinds of arrivals, rates per chip."""
+    """Workloads of a fleet: name, arrivals, rates per chip."""
 
     fleet: str
     bursts: tuple[Annotated[str, OneOf("steady", "bursty", _CONVERSATIONS)], ...]
@@ -53,13 +53,13 @@ class Loads:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worth:
-    """Experiment: mechanisms, fleets with their loads, and sizes; worth in points of attainment.
+    """Experiment: mechanisms, fleets with loads, sizes; worth in points of attainment.
 
     Attributes:
       mechanisms: of `system=composed`.
-      requests: requests per chip, at most `most_requests` of a fleet.
-      seeds: most seeds of one chip; several have one less.
-      close_points: points of attainment that do not count.
+      requests: per chip, at most `most_requests` of a fleet.
+      seeds: seeds of one chip; several have one less.
+      close_points: negligible points.
     """
 
     mechanisms: tuple[str, ...]
@@ -85,11 +85,11 @@ class Worth:
         ]
 
     def chips(self, load: Load) -> int:
-        """Return the number of chips of a load's fleet."""
+        """Count chips of a load's fleet."""
         return self.fleets[load.fleet].chips
 
     def mechanisms_of(self, load: Load) -> tuple[str, ...]:
-        """Return the mechanisms that can have an effect under a load."""
+        """Return the mechanisms with effect under a load."""
         out = {*self.fleets[load.fleet].without}
         if load.bursts != _CONVERSATIONS:
             out |= {_OF_CONVERSATIONS}
@@ -102,7 +102,7 @@ class Worth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """A workload of a fleet: the fleet's name, kind of arrivals, rate per chip."""
+    """A fleet's workload: fleet, kind of arrivals, rate per chip."""
 
     fleet: str
     bursts: str
@@ -117,7 +117,7 @@ class Load:
 @figure("worth", title="Worth of each mechanism, alone and together",
         experiment=Worth, draw=".drawing.draw_worth", needs=SIMULATOR, beyond=True)  # fmt: skip
 def compute(context: Context, experiment: Worth) -> Computed:
-    """Compute attainment of every set of mechanisms under every load, and Shapley values."""
+    """Compute attainment of mechanisms' sets by load, and Shapley values."""
     loads = experiment.each_load()
     sets = [subset for subset in subsets(experiment.mechanisms) if refusal(subset, GH200) is None]
     runs = [
@@ -219,10 +219,10 @@ def _system_of(names: tuple[str, ...]) -> Any:
     return composed([*GH200, *settings_of(names), *captured]).system
 
 
-def _total(of: Sequence[tuple[int, float | None]]) -> float | None:
-    """Return the sum over all chips; None if a chip has no value."""
-    numbers = [count * value for count, value in of if value is not None]
-    return sum(numbers) if len(numbers) == len(of) else None
+def _total(terms: Sequence[tuple[int, float | None]]) -> float | None:
+    """Return the sum over chips; None: a value is missing."""
+    numbers = [count * value for count, value in terms if value is not None]
+    return sum(numbers) if len(numbers) == len(terms) else None
 
 
 def _at(rows: Sequence[dict[str, Any]], load: Load) -> list[dict[str, Any]]:

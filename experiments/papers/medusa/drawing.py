@@ -1,4 +1,4 @@
-"""MEDUSA's figures: loading phases, tails of TTFT, restored graphs, switches."""
+"""MEDUSA's figures: loading, TTFT tails, restored graphs, switches."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _CLASSIFIERS: Final = {
 
 
 def draw_timeline(tables: Tables, caption: str) -> Figure:
-    """Draw the stages of one model's starts, and all models' loading phases."""
+    """Draw a model's starts in stages, and all models' phases."""
     figure, (left, right) = canvas(11.0, 4.6, 2)
     _gantt(left, rows_of(tables["timeline"]))
     rows = rows_of(tables["models"])
@@ -150,7 +150,7 @@ def _spec(name: str) -> str:
 
 
 def draw_restore(tables: Tables, caption: str) -> Figure:
-    """Draw a table of the classifiers' results by kind of program."""
+    """Draw a table of classifiers' results by program."""
     rows = rows_of(tables["classifiers"])
     kinds = list(dict.fromkeys(r["programs"] for r in rows))
     row_of = {(r["classifier"], r["programs"]): r for r in rows}

@@ -29,12 +29,12 @@ _MAX_BATCH: Final = 256  # largest captured batch size
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """A fleet: a model, the start of its instances, and the rule for another instance.
+    """A fleet: model, start of instances, and rule for another.
 
     Attributes:
       model: name of its spec.
       start: name in `c2c.systems.medusa.STARTS`.
-      at: outstanding requests of the least busy instance at which another starts.
+      at: least outstanding requests at which another starts.
       lengths: `sharegpt`, or a file of lengths.
     """
 
@@ -47,7 +47,7 @@ class Fleet:
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """Results of a run: p99 and mean of TTFT, served requests a second, started instances."""
+    """Results: p99 and mean of TTFT, served requests a second, started instances."""
 
     p99_ttft_s: float
     mean_ttft_s: float
@@ -56,7 +56,7 @@ class Tail:
 
 
 def disk_gbps() -> float:
-    """Return the rate at which the paper's striped drives read the weights."""
+    """Return the read rate of the paper's striped drives."""
     measured = load_measured_start()
     return loaded_bytes(load_spec(measured.model)) / measured.weights_s / 1e9
 
@@ -124,7 +124,7 @@ def _workload(
 def tail_of(
     fleet: Fleet, rate_rps: float, requests: int, seed: int, *, compiled: bool = True
 ) -> Tail:
-    """Serve one Poisson trace from no instances; p99 of 116 requests is the second largest."""
+    """Serve a Poisson trace from no instances; p99 of 116 requests is the second largest."""
     ready = prepared(fleet)
     deployments = ready.setup.deployments
     names = tuple((d.name, d.spec.name) for d in deployments)

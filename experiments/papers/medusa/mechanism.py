@@ -1,4 +1,4 @@
-"""Checks of each part of the paper's restore mechanism in a run."""
+"""Checks of each part of the restore mechanism."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ from c2c.systems.medusa.owners import Owners
 from c2c.systems.program import AllocationId, DeviceFault, Event
 from experiments.claims import Result, answer, claim
 from experiments.figure import SYSTEMS, Computed, Context, figure
-from experiments.papers.medusa.models import BATCH_SIZES, MODELS, table_models
-from experiments.papers.medusa.restoring import (
+from experiments.papers.medusa.emulated_restore import (
     PROGRAMS,
     ModelRow,
     Restoring,
@@ -33,6 +32,7 @@ from experiments.papers.medusa.restoring import (
     classifier_rows,
     restore_model,
 )
+from experiments.papers.medusa.models import BATCH_SIZES, MODELS, table_models
 from pallas_kernels.repository import RepositoryWarning
 
 __all__ = ["Restores", "compute"]
@@ -40,7 +40,7 @@ __all__ = ["Restores", "compute"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restores:
-    """Experiment of the restore mechanism: models of Table 1, and random programs of a kind."""
+    """Experiment of restores: models of Table 1, and random programs."""
 
     models: tuple[str, ...]
     validated: tuple[Annotated[int, OneOf(*BATCH_SIZES)], ...]
@@ -53,7 +53,7 @@ class Restores:
 @figure("medusa.fig9", title="MEDUSA, sections 4 to 6: graphs restored", experiment=Restores,
         draw=".drawing.draw_restore", needs=SYSTEMS)  # fmt: skip
 def compute(context: Context, experiment: Restores) -> Computed:
-    """Return results of restoring the models' graphs, and the classifiers' errors."""
+    """Return results of restored graphs, and classifiers' errors."""
     models = table_models(experiment.models)
     whole = len(models) + len(PROGRAMS)
     restores: dict[str, Restoring] = {}

@@ -45,7 +45,7 @@ _SEEN: Final = 64  # bytes of each buffer that a kernel reads or writes
 
 @dataclass(frozen=True, slots=True)
 class TableModel:
-    """A row of Table 1: the claim's suffix, model, and printed numbers."""
+    """A row of Table 1: claim's suffix, model, printed numbers."""
 
     row: str
     spec: str
@@ -98,7 +98,7 @@ def nodes_a_layer(nodes: int, layers: int, batch_sizes: tuple[int, ...] = BATCH_
 
 @dataclass(frozen=True, slots=True)
 class _Op:
-    """A kernel of a layer: buffers read and written; True: of a GEMM library."""
+    """A kernel of a layer: buffers read and written; True: a GEMM library's."""
 
     name: str
     reads: tuple[str, ...]
@@ -138,7 +138,7 @@ _PASSING: Final = ("h", "q", "a", "b", "m", "n")
 
 
 def step_program(spec: ModelSpec, batch: int, layer_nodes: int) -> Program:
-    """Return a decode step: embedding, layers of `layer_nodes` kernels each, last norm."""
+    """Return a decode step: embedding, layers of `layer_nodes` kernels, last norm."""
     if layer_nodes > len(_LAYER):
         raise ValueError(f"layer_nodes={layer_nodes}: expected at most {len(_LAYER)}")
     ops = sorted(_LAYER[:layer_nodes], key=lambda op: _ORDER[op.name])
@@ -184,10 +184,9 @@ def _standing(spec: ModelSpec) -> tuple[tuple[Buffer, ...], dict[tuple[str, int]
     return tuple(buffers), index_of
 
 
-def _layer_weights(each: dict[str, int]) -> tuple[int, int, int, int]:
-    """Return the weight bytes of qkv, o, up (and gate), down."""
-    up = each["gate_up"] if "gate_up" in each else each["up"]
-    return each["qkv"], each["o"], up, each["down"]
+def _layer_weights(weights: dict[str, int]) -> tuple[int, int, int, int]:
+    up = weights["gate_up"] if "gate_up" in weights else weights["up"]
+    return weights["qkv"], weights["o"], up, weights["down"]
 
 
 @cache
@@ -241,7 +240,6 @@ class _Builder:
         self.out = self._stays(row)
 
     def _stays(self, nbytes: int) -> int:
-        """Add a buffer that the capture allocates and never frees; return its index."""
         self.buffers.append(Buffer(max(nbytes, _SEEN), first=0))
         return len(self.buffers) - 1
 

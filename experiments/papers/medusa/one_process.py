@@ -33,7 +33,7 @@ from c2c.systems.program import Arenas, Device, DeviceFault, Emulated, Program
 from c2c.systems.program.xla import over_one_memory, read_dump
 from experiments.command import command
 from experiments.papers.medusa.models import BATCH_SIZES, MODELS, nodes_a_layer, step_program
-from experiments.papers.medusa.observing import (
+from experiments.papers.medusa.output_digests import (
     begun,
     median_s,
     outputs_of,
@@ -64,19 +64,19 @@ MEMORY_FRACTION = 0.9
 
 
 def check_each(models: Sequence[str]) -> None:
-    """Raise SettingError if the list of models is empty or has duplicates."""
+    """Refuse an empty list of models, or duplicates."""
     if not models or len(set(models)) < len(models):
         raise SettingError("models", list(models), "at least one, without duplicates")
 
 
-def programs_of(what: str) -> dict[int, Program]:
-    """Return the program of each batch size."""
-    kind, _, seed = what.partition(":")
+def programs_of(source: str) -> dict[int, Program]:
+    """Return each batch size's program."""
+    kind, _, seed = source.partition(":")
     if kind == "xla":
         folders = sorted((p for p in Path(seed).glob("*") if p.name.isdigit()), key=_batch)
         if not folders:
             raise SettingError(
-                "models", what, "xla:<folder> with a step for each batch size",
+                "models", source, "xla:<folder> with a step for each batch size",
                 "Make one with `c2c try medusa_steps`.",
             )  # fmt: skip
         return over_one_memory({_batch(folder): read_dump(folder) for folder in folders})
@@ -86,9 +86,9 @@ def programs_of(what: str) -> dict[int, Program]:
         )
         return {1: random_program(shape)}
     names = [m.row for m in MODELS]
-    if what not in names:
-        raise unknown_name("models", what, names)
-    model = MODELS[names.index(what)]
+    if source not in names:
+        raise unknown_name("models", source, names)
+    model = MODELS[names.index(source)]
     spec = model.load()
     counts = nodes_a_layer(model.nodes, spec.layers)
     return {b: step_program(spec, b, n) for b, n in zip(BATCH_SIZES, counts, strict=True)}
@@ -98,24 +98,24 @@ def _batch(folder: Path) -> int:
     return int(folder.name)
 
 
-def work(role: str, device: str, ways: tuple[str, str], what: str, folder: Path) -> None:
-    """Do one role's part and write its files to the folder."""
+def work(role: str, device: str, ways: tuple[str, str], source: str, folder: Path) -> None:
+    """Do a role's part and write its files."""
     addresses, executables = ways
     if role == "analyse":
-        _analyse(_replace_address(device), folder, what)
+        _analyse(_replace_address(device), folder, source)
     elif role == "restore":
-        _restore(device, addresses, executables, what, folder)
+        _restore(device, addresses, executables, source, folder)
     else:
         # only the first capture has arenas: the second must not share its addresses
         is_free = addresses == "patched" or role == "recapture"
         begins: dict[str, int] | None = None if is_free else {}
-        _capture(started(role, device, what, begins), role, device, folder)
+        _capture(started(role, device, source, begins), role, device, folder)
 
 
-def started(role: str, device: str, what: str, begins: Mapping[str, int] | None) -> Process:
-    """Start a process; `begins`: starts of its address ranges, empty: chosen, None: no ranges."""
+def started(role: str, device: str, source: str, begins: Mapping[str, int] | None) -> Process:
+    """Start a process; `begins`: of its address ranges, empty: chosen, None: no ranges."""
     has_guards, seed = role == "recapture", SEEDS[role]
-    programs = programs_of(what)
+    programs = programs_of(source)
     machine = _device(device) or emulated_device(programs, seed)
     has_whims = device == "emulated" and begins is None  # memory in arenas has no history
     return Process(
@@ -151,7 +151,7 @@ def _capture(process: Process, role: str, device: str, folder: Path) -> None:
     write_json(folder / f"{role}.json", report)
 
 
-def _analyse(replace_address: ReplaceAddress, folder: Path, what: str) -> None:
+def _analyse(replace_address: ReplaceAddress, folder: Path, source: str) -> None:
     one, two = (read_capture(folder / f"{name}.capture") for name in ("capture", "recapture"))
     begin, used = time.perf_counter(), time.process_time()
     analysed = analyse(one, two, replace_address)
@@ -159,7 +159,7 @@ def _analyse(replace_address: ReplaceAddress, folder: Path, what: str) -> None:
         "analysis_s": time.perf_counter() - begin,
         "analysis_cpu_s": time.process_time() - used,
     }
-    key = key_of((graph.batch for graph in one.graphs), what)
+    key = key_of((graph.batch for graph in one.graphs), source)
     kv = json.loads((folder / "capture.json").read_text("utf-8"))["kv"]
     artefact = make_artefact(key, one, analysed, kv)
     write_artefact(artefact_path(folder, key), artefact)
@@ -173,14 +173,14 @@ def _analyse(replace_address: ReplaceAddress, folder: Path, what: str) -> None:
     write_json(folder / "analyse.json", {**report, "refused": refused, "sources": dict(sources)})
 
 
-def _restore(device: str, addresses: str, executables: str, what: str, folder: Path) -> None:
+def _restore(device: str, addresses: str, executables: str, source: str, folder: Path) -> None:
     entries = json.loads((folder / "regions.json").read_text("utf-8"))
     regions = {int(batch): regions_from(r) for batch, r in entries.items()}
-    artefact = load_artefact(folder, key_of(regions, what))
+    artefact = load_artefact(folder, key_of(regions, source))
     if artefact is None:
         raise SettingError("folder", str(folder), "a folder with an artefact of role analyse")
     begins = None if addresses == "patched" else artefact.arenas
-    process = started("restore", device, what, begins)
+    process = started("restore", device, source, begins)
     triggered = process.triggered()
     begin, used = time.perf_counter(), time.process_time()
     recorder = process.recorder

@@ -51,7 +51,7 @@ def key_of(batch_sizes: Iterable[int], name: str) -> Key:
 
 
 def emulated_device(programs: Mapping[int, Program], seed: int) -> Emulated:
-    """Return the device of an emulated process of this seed."""
+    """Return an emulated process's device of this seed."""
     first = _seeds(random.Random(seed))[0]  # noqa: S311
     return Emulated(first, libraries_of(next(iter(programs.values()))))
 
@@ -61,7 +61,7 @@ def _seeds(draw: random.Random) -> list[int]:
 
 
 class Process:
-    """A process with started programs: their permanent buffers are allocated."""
+    """A process with started programs and permanent buffers."""
 
     def __init__(
         self,
@@ -72,9 +72,9 @@ class Process:
         has_guards: bool = False,
         device: Device | None = None,
         arenas: Arenas | None = None,
-        told: Mapping[str, int] | None = None,
+        told_values: Mapping[str, int] | None = None,
     ) -> None:
-        self.told = dict(told or {})
+        self.told = dict(told_values or {})
         draw = random.Random(seed)  # noqa: S311
         seeds = _seeds(draw)
         self.programs = programs
@@ -93,7 +93,7 @@ class Process:
         self.names: dict[tuple[int, int], AllocationId] = {}  # by batch size and buffer
 
     def hidden(self, kernel: Kernel) -> int:
-        """Return the function of a kernel, obtained from its library."""
+        """Return a kernel's function, obtained from its library."""
         if isinstance(self.device, Emulated):
             return self.device.library_function(kernel.library, kernel.entry)
         # the library itself launches this kernel
@@ -105,7 +105,7 @@ class Process:
         return int(function)
 
     def triggered(self) -> list[int]:
-        """Launch one kernel of each module of hidden libraries, as a first layer does."""
+        """Launch a kernel of each module of hidden libraries, as a first layer does."""
         first: dict[bytes, Kernel] = {}
         for program in self.programs.values():
             for kernel in program.kernels:
@@ -118,7 +118,7 @@ class Process:
         self.running.of(self.programs[batch]).run()
 
     def capture(self) -> Capture:
-        """Warm up and capture each program; return the capture to analyse."""
+        """Warm up and capture each program; return the capture."""
         libraries = [lib.path for lib in libraries_of(self.running.program)]
         begun = time.perf_counter()
         graphs = CapturedGraphs(self.recorder, self.running.images, libraries)
@@ -137,7 +137,7 @@ class Process:
         return graphs.finish(self.told)
 
     def regions(self, batch: int) -> Regions:
-        """Return the input and output regions of a captured batch size, by allocation."""
+        """Return a captured batch size's input and output regions."""
         program = self.programs[batch]
         inputs, outputs = (
             tuple((self.names[batch, s.buffer], s.offset, s.nbytes) for s in parts)
@@ -147,7 +147,7 @@ class Process:
 
 
 def _interleaved(program: Program, draw: random.Random) -> list[int]:
-    """Return the permanent buffers in a random order that keeps each thread's own order."""
+    """Return the permanent buffers in random order, but each thread's own."""
     queues: dict[str, list[int]] = {}
     for k, buffer in enumerate(program.buffers):
         if buffer.first is None:

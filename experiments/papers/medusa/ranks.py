@@ -39,7 +39,7 @@ from experiments.benchmark import MeasurementSettings, benchmark, measure_each
 from experiments.papers.medusa.models import BATCH_SIZES, MODELS, nodes_a_layer, step_program
 from experiments.papers.medusa.one_process import check_each
 from experiments.papers.medusa.processes import Process, key_of
-from experiments.papers.medusa.ranked import Rank, ranked, shard
+from experiments.papers.medusa.rank_programs import Rank, ranked, shard
 from experiments.papers.medusa.synthetic import Shape, random_program
 
 __all__ = [
@@ -68,15 +68,15 @@ class RanksSettings(MeasurementSettings):
     validated: list[int] = field(default_factory=lambda: [1, 256])
 
 
-def plain_programs(what: str, world: int) -> dict[int, Program]:
+def plain_programs(name: str, world: int) -> dict[int, Program]:
     """Return a rank's programs by batch size, without all-reduces."""
-    kind, _, seed = what.partition(":")
+    kind, _, seed = name.partition(":")
     if kind == "random" and seed.isdigit():
         return {1: random_program(Shape(seed=int(seed), launches=20))}
     names = [m.row for m in MODELS]
-    if what not in names:
-        raise unknown_name("models", what, names)
-    model = MODELS[names.index(what)]
+    if name not in names:
+        raise unknown_name("models", name, names)
+    model = MODELS[names.index(name)]
     spec = shard(model.load(), world)
     counts = nodes_a_layer(model.nodes, spec.layers)
     return {b: step_program(spec, b, n) for b, n in zip(BATCH_SIZES, counts, strict=True)}
@@ -87,11 +87,11 @@ def start(
 ) -> Process:
     """Return a started process of a rank."""
     mine = {batch: ranked(program, rank) for batch, program in programs.items()}
-    return Process(mine, seed, has_guards=has_guards, told=rank.told)
+    return Process(mine, seed, has_guards=has_guards, told_values=rank.told)
 
 
 def captured(programs: Mapping[int, Program], world: int) -> tuple[Capture, Analysed]:
-    """Return the first rank's capture, and the analysis of all captures."""
+    """Return the first rank's capture, and the analysis."""
     original = start(programs, Rank.of(0, world, 1), 1)
     first = original.capture()
     second = start(programs, Rank.of(0, world, 2), 2, has_guards=True).capture()
@@ -106,7 +106,7 @@ def restored_rank(
     world: int,
     validated: Sequence[int],
 ) -> dict[str, Any]:
-    """Restore a rank's graphs and compare them with its own capture."""
+    """Restore a rank's graphs; compare with its own capture."""
     rank = Rank.of(number, world, 100)  # the same handle in both: results depend on it
     original = start(programs, rank, 100 + number)
     begin = time.perf_counter()
@@ -115,7 +115,7 @@ def restored_rank(
     process = start(programs, rank, 200 + number)
     triggered = process.triggered()
     begin = time.perf_counter()
-    restoration = restore(artefact, process.recorder, triggered, told=process.told)
+    restoration = restore(artefact, process.recorder, triggered, told_values=process.told)
     restored_s = time.perf_counter() - begin
     for batch in validated:
         _, two = sides(
@@ -137,13 +137,13 @@ def restored_rank(
     }  # fmt: skip
 
 
-def measure(what: str, world: int, validated: Sequence[int]) -> list[dict[str, Any]]:
+def measure(name: str, world: int, validated: Sequence[int]) -> list[dict[str, Any]]:
     """Return a row for each rank."""
-    programs = plain_programs(what, world)
+    programs = plain_programs(name, world)
     first, analysed = captured(programs, world)
     if analysed.refusals:
-        raise DataError(what, str(analysed.refusals[0]))
-    key = key_of(programs, what)
+        raise DataError(name, str(analysed.refusals[0]))
+    key = key_of(programs, name)
     with TemporaryDirectory() as folder:
         path = artefact_path(Path(folder), key)
         write_artefact(path, make_artefact(key, first, analysed))
@@ -156,7 +156,7 @@ def measure(what: str, world: int, validated: Sequence[int]) -> list[dict[str, A
     }
     batches = [batch for batch in validated if batch in programs]
     return [
-        {"model": what, "world": world, **restored_rank(artefact, programs, number, world, batches),
+        {"model": name, "world": world, **restored_rank(artefact, programs, number, world, batches),
          **counts}
         for number in range(world)
     ]  # fmt: skip
@@ -182,7 +182,7 @@ def _table(rows: Sequence[dict[str, Any]]) -> Table:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the check that the command line asks for; return the exit status."""
+    """Run the check; return the exit status."""
 
     def check(settings: RanksSettings) -> None:
         if settings.world < 2:
@@ -199,7 +199,7 @@ def main(arguments: Sequence[str]) -> int:
     work = measure_each(
         "models",
         lambda s: s.models,
-        lambda s, what: measure(what, s.world, s.validated),
+        lambda s, name: measure(name, s.world, s.validated),
         lambda _, rows: _table(rows),
         "ranks",
     )

@@ -57,7 +57,7 @@ class RestoreSettings(MeasurementSettings):
 
 def measure(
     device: str,
-    what: str,
+    source: str,
     env: Mapping[str, str] | None = None,
     *,
     addresses: str = "patched",
@@ -68,12 +68,12 @@ def measure(
         for role in ROLES:
             line = [sys.executable, "-m", "experiments.papers.medusa.one_process", role, device]
             done = run(
-                [*line, addresses, executables, what, folder],
+                [*line, addresses, executables, source, folder],
                 env=environment(ROOT / ".venv-driver") | dict(env or {}),
                 apart=False,
             )
             if done.code:
-                raise DataError(f"{what}, {role}", done.why.rstrip("."))
+                raise DataError(f"{source}, {role}", done.why.rstrip("."))
         reports = {
             role: json.loads((Path(folder) / f"{role}.json").read_text("utf-8")) for role in ROLES
         }
@@ -81,9 +81,9 @@ def measure(
     ours, truth = (reports[role].pop("outputs") for role in ("restore", "capture"))
     wrong = [batch for batch in ours if ours[batch] != truth[batch]]
     if wrong:
-        raise DataError(what, f"restored graphs of batch sizes {', '.join(wrong)} differ")
+        raise DataError(source, f"restored graphs of batch sizes {', '.join(wrong)} differ")
     return {
-        "model": what, "device": device, "addresses": addresses, "executables": executables,
+        "model": source, "device": device, "addresses": addresses, "executables": executables,
         "graphs": len(ours), "captured_graphs": len(truth), "stored_bytes": stored,
         "outputs": ours,
         **reports["capture"], **reports["analyse"], **reports["restore"],
@@ -111,7 +111,7 @@ def _table(rows: Sequence[dict[str, Any]]) -> Table:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the check that the command line asks for; return the exit status."""
+    """Run the check; return the exit status."""
 
     def check(settings: RestoreSettings) -> None:
         known_of = {"device": DEVICES, "addresses": ADDRESSES, "executables": EXECUTABLES}
@@ -125,7 +125,9 @@ def main(arguments: Sequence[str]) -> int:
     work = measure_each(
         "models",
         lambda s: s.models,
-        lambda s, what: [measure(s.device, what, addresses=s.addresses, executables=s.executables)],
+        lambda s, source: [
+            measure(s.device, source, addresses=s.addresses, executables=s.executables)
+        ],
         lambda _, rows: _table(rows),
         "restore",
     )

@@ -45,7 +45,7 @@ class StepsSettings:
 
 
 def shapes_of(batch_sizes: Sequence[int], step: Mapping[str, Any]) -> dict[int, StepShape]:
-    """Return the decode step of each batch size."""
+    """Return each batch size's decode step."""
     sizes = list(batch_sizes)
     if not sizes or sizes != sorted(set(sizes)) or sizes[0] < 1:
         raise SettingError("batch_sizes", sizes, "ascending numbers above 0, without duplicates")
@@ -58,7 +58,7 @@ def shapes_of(batch_sizes: Sequence[int], step: Mapping[str, Any]) -> dict[int, 
 def compile_steps(
     folder: Path, batch_sizes: Sequence[int], step: Mapping[str, Any], env: Mapping[str, str]
 ) -> None:
-    """Compile each batch size into a folder of its own in `folder`; keep existing ones."""
+    """Compile each batch size into a folder in `folder`; keep existing ones."""
     shapes = shapes_of(batch_sizes, step)
     with progress_bar("steps", len(shapes)) as advance:
         for done, (rows, shape) in enumerate(shapes.items()):
@@ -79,12 +79,12 @@ def _compile(folder: Path, shape: StepShape, env: Mapping[str, str]) -> None:
 
 
 def environment(bindings: Path = ROOT / ".venv-aot") -> dict[str, str]:
-    """Return this environment with `bindings` (the GPU compiler) on its path if it exists."""
+    """Return this environment with any `bindings` (the GPU compiler) on its path."""
     return children.environment(bindings)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Compile the steps that the command line asks for; return the exit status."""
+    """Compile the steps; return the exit status."""
 
     def work(settings: StepsSettings) -> None:
         compile_steps(Path(settings.out), settings.batch_sizes, settings.step, environment())

@@ -1,4 +1,4 @@
-"""C2CServe's model switch with captured or restored graphs (beyond both papers)."""
+"""C2CServe's switch with captured or restored graphs (beyond both papers)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Switches", "compute"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Switches:
-    """Experiment: models that a slice switches between, and settings of each row's run."""
+    """Experiment: models of a slice's switches, and rows' settings."""
 
     models: tuple[str, ...]
     settings: tuple[str, ...]
@@ -28,7 +28,7 @@ class Switches:
 @figure("medusa.switch", title="MEDUSA under C2CServe's switch",
         experiment=Switches, draw=".drawing.draw_switch", needs=SIMULATOR, beyond=True)  # fmt: skip
 def compute(context: Context, experiment: Switches) -> Computed:
-    """Return the time from arrival to the first computation on a slice with another model."""
+    """Return the time from arrival to computation on another model's slice."""
     rows = [
         {"row": row, "model": model, "switch_s": seconds}
         for row, settings in context.each(list(experiment.rows.items()))

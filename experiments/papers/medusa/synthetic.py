@@ -42,10 +42,10 @@ class Shape:
 
     Attributes:
       launches: least number of launches.
-      has_ends: addresses one past a buffer's end.
-      has_dag: edges by use of data, instead of one stream.
-      threads: those that allocate the standing buffers.
-      is_for_gpu: kernels from images alone, which compute on a GPU.
+      has_ends: whether addresses are one past a buffer's end.
+      has_dag: whether edges are by use of data, not one stream.
+      threads: threads that allocate standing buffers.
+      is_for_gpu: whether kernels are from images, for a GPU.
     """
 
     seed: int
@@ -103,7 +103,7 @@ def random_program(shape: Shape) -> Program:
 def with_adversarial_integers(
     program: Program, addresses: dict[int, int], draw: random.Random
 ) -> Program:
-    """Return the program with 8-byte integers that equal addresses in live buffers of a process."""
+    """Return the program with 8-byte integers equal to live addresses of a process."""
     ranges = [(addresses[part.buffer], part.nbytes) for part in program.inputs]
     launches: list[Launch | Copy | Fill] = []
     for launch in program.launches:

@@ -41,7 +41,7 @@ _INPUTS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loading:
-    """Experiment of Fig. 8: models of Table 1, and the one whose stages are drawn."""
+    """Experiment of Fig. 8: models of Table 1, and the drawn one."""
 
     models: tuple[str, ...]
     shown: str
@@ -55,7 +55,7 @@ class Loading:
 @figure("medusa.fig8", title="MEDUSA, Figs. 1, 2, 7, 8, Table 1: loading phases",
         experiment=Loading, draw=".drawing.draw_timeline", needs=SYSTEMS)  # fmt: skip
 def compute(context: Context, experiment: Loading) -> Computed:
-    """Return the timelines of every model and start, and the means over models."""
+    """Return timelines by model and start, and means."""
     del context  # depends on neither links nor traces
     measured = load_measured_start()
     stages = {model: stages_of(model.load(), measured) for model in table_models(experiment.models)}

@@ -25,7 +25,7 @@ Key = tuple[str, float, int, str]  # model, rate, threshold, start
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Swept:
-    """Rates of Fig. 11 at the largest threshold, and seeds of each."""
+    """Rates of Fig. 11 at the largest threshold, and seeds."""
 
     rates_rps: tuple[AboveZero, ...]
     seeds: Count
@@ -52,7 +52,7 @@ class Tails:
 @figure("medusa.fig10", title="MEDUSA, Figs. 10, 11: tails of TTFT", experiment=Tails,
         draw=".drawing.draw_traces", needs=SIMULATOR, traces=(LENGTHS,))  # fmt: skip
 def compute(context: Context, experiment: Tails) -> Computed:
-    """Return p99 TTFT by model, rate, threshold and start, with bands over seeds."""
+    """Return p99 TTFT by model, rate, threshold, start, with bands."""
     lengths, source = _lengths(context)
     models, rates, thresholds = experiment.models, experiment.rates_rps, experiment.thresholds
     seeds, few = (

@@ -1,1 +1,1 @@
-"""Tessera: kernels of one model over GPUs of different types."""
+"""Tessera: one model's kernels over unlike GPUs."""

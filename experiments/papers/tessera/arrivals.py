@@ -28,7 +28,7 @@ def _block(at_s: Any, prompt: Any, output: Any) -> RequestBlock:
 
 
 def poisson(context: Context, rate_rps: float, requests: int, seed: int = 0) -> RequestBlock:
-    """Return Poisson arrivals with the trace's lengths, or its medians."""
+    """Return Poisson arrivals with the trace's or median lengths."""
     rng = np.random.default_rng([seed, 7])
     arrival_s = np.cumsum(rng.exponential(1 / rate_rps, requests))
     columns = _columns(context)
@@ -39,7 +39,7 @@ def poisson(context: Context, rate_rps: float, requests: int, seed: int = 0) -> 
 
 
 def of_trace(context: Context, seconds: float, rate_rps: float, piece: int = 0) -> RequestBlock:
-    """Return a piece of the trace, or similar bursts, scaled to a mean rate."""
+    """Return a piece of the trace, or bursts, scaled to a mean rate."""
     columns = _columns(context)
     if columns is None:
         rng = np.random.default_rng([piece, 5])
@@ -59,7 +59,7 @@ def of_trace(context: Context, seconds: float, rate_rps: float, piece: int = 0) 
 
 
 def source(context: Context) -> str:
-    """Return the origin of the requests, as the figures name it."""
+    """Return the requests' origin, as figures name it."""
     if _columns(context) is None:
         return "the medians of Azure's conversation trace, which is not available"
     return "Azure's conversation trace"

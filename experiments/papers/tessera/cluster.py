@@ -22,7 +22,7 @@ from c2c.systems.tessera import (
     work_of,
 )
 from experiments.figure import SYSTEMS, Computed, Context, figure
-from experiments.papers.tessera.answering import answer
+from experiments.papers.tessera.claim_results import answer
 from experiments.papers.tessera.workloads import GPT_OSS, MEDIANS, gpus_of, workload
 
 __all__ = ["Clusters", "Sixteen", "Three", "compute", "sixteen", "three"]
@@ -43,7 +43,7 @@ class Three:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sixteen:
-    """Ranks of a tensor-parallel model, each a pair, under median lengths."""
+    """Ranks of pairs of a tensor-parallel model, under median lengths."""
 
     pair: str
     gbps: AboveZero
@@ -65,7 +65,7 @@ class Clusters:
 @figure("tessera.fig8", title="Tessera, Fig. 8: clusters", experiment=Clusters,
         draw=".drawing.draw_cluster", needs=SYSTEMS)  # fmt: skip
 def compute(context: Context, experiment: Clusters) -> Computed:
-    """Return the throughput of each method in both clusters, relative to the left group alone."""
+    """Return methods' throughput in both clusters, over the left group's."""
     rows: list[dict[str, Any]] = []
     left, right = gpus_of(experiment.three.pair)
     count, (more, others) = experiment.sixteen.ranks, gpus_of(experiment.sixteen.pair)
@@ -126,16 +126,16 @@ def compute(context: Context, experiment: Clusters) -> Computed:
     )
 
 
-def three(given: Three, gap: float) -> dict[str, float]:
+def three(settings: Three, gap: float) -> dict[str, float]:
     """Return requests a second of GPT-oss 20B on two left GPUs and a right one."""
-    pair = load_pair(given.pair)
+    pair = load_pair(settings.pair)
     served = workload(GPT_OSS)
     a100, l40s = pair.gpus
     gpus = (a100, a100, l40s)
     assert a100.gpu.nvlink_gbps is not None
     rates = [[a100.gpu.nvlink_gbps] * 3 for _ in range(3)]
     for g in (0, 1):
-        rates[g][2] = rates[2][g] = given.gbps
+        rates[g][2] = rates[2][g] = settings.gbps
     link = Gpus(
         names=("a100", "a100_2", "l40s"), latency_s=((pair.wire.latency_s,) * 3,) * 3,
         gbps=tuple(tuple(row) for row in rates),
@@ -147,12 +147,12 @@ def three(given: Three, gap: float) -> dict[str, float]:
     placement = plan(both, link, "throughput", tied=blocks, gap=gap, time_limit_s=20.0)
     seconds = [work.times.sum(0) * steps for work, steps in parts]
     alone = [1 / float(sum(s[g] for s in seconds)) for g in range(3)]
-    sent_s = served.handed_bytes / (given.gbps * 1e9)
+    sent_s = served.handed_bytes / (settings.gbps * 1e9)
     return {
         "left": alone[0] + alone[1],
         "replicas": sum(alone),
         "prefill_decode": 1 / max(float(seconds[0][2]), float(seconds[1][0]) / 2, sent_s),
-        "attention_ffn": _attention_on_two(served, gpus, given.gbps),
+        "attention_ffn": _attention_on_two(served, gpus, settings.gbps),
         "kernels": 1 / placement.objective_s,
         "limit": 1 / relaxation_s(both),
     }
@@ -181,11 +181,11 @@ def _attention_on_two(served: Any, gpus: Any, gbps: float) -> float:
     return 1 / max(attend, feed, sent)
 
 
-def sixteen(given: Sixteen, gap: float) -> dict[str, float]:
-    """Return requests a second of a model whose ranks are pairs."""
-    spec = load_spec(given.model)
-    pair = load_pair(given.pair)
-    load = Load(prompt=MEDIANS[0], output=MEDIANS[1], rows=given.rows, prompts=given.prompts)
-    rank = ranked(decoder(spec, load), given.ranks, kv_heads=spec.kv_heads)
-    results = ways(rank, pair.gpus, gbps=given.gbps, latency_s=pair.wire.latency_s, gap=gap)
+def sixteen(settings: Sixteen, gap: float) -> dict[str, float]:
+    """Return requests a second of a model with pairs as ranks."""
+    spec = load_spec(settings.model)
+    pair = load_pair(settings.pair)
+    load = Load(prompt=MEDIANS[0], output=MEDIANS[1], rows=settings.rows, prompts=settings.prompts)
+    rank = ranked(decoder(spec, load), settings.ranks, kv_heads=spec.kv_heads)
+    results = ways(rank, pair.gpus, gbps=settings.gbps, latency_s=pair.wire.latency_s, gap=gap)
     return {way.name: way.requests_per_s for way in results if way.name in LABELS}

@@ -1,4 +1,4 @@
-"""Tessera's figures: kernels by GPU, throughput, latency, pipelining, the monitor, slow links."""
+"""Tessera's figures: kernels, throughput, latency, pipelining, monitor, slow links."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _published(name: str) -> float:
 
 
 def draw_heterogeneity(tables: Tables, caption: str) -> Figure:
-    """Draw the distribution of the ratio of times over kernels, and shares of kernels."""
+    """Draw the distribution of kernels' ratios of times, and shares."""
     figure, (left, right) = canvas(10.0, 4.0, 2)
     rows = rows_of(tables["kernels"])
     for name, colour in zip(dict.fromkeys(r["workload"] for r in rows), COLOURS, strict=False):
@@ -101,7 +101,7 @@ def _last(axes: Any) -> tuple[list[Any], list[str]]:
 
 
 def draw_offline(tables: Tables, caption: str) -> Figure:
-    """Draw throughput cell by cell, and throughput for the price."""
+    """Draw throughput by cell, and for the price."""
     rows = rows_of(tables["cells"])
     pairs = list(dict.fromkeys(r["pair"] for r in rows))
     workloads = list(dict.fromkeys(r["workload"] for r in rows))
@@ -236,7 +236,7 @@ def draw_pipelining(tables: Tables, caption: str) -> Figure:
 
 
 def draw_switching(tables: Tables, caption: str) -> Figure:
-    """Draw latency a token and switches over the window and the threshold."""
+    """Draw latency a token and switches over window and threshold."""
     figure, axes = canvas(11.0, 3.9, 2)
     rows = rows_of(tables["settings"])
     lines = {"latency only": PURPLE, "throughput only": GREEN, "two GPUs apart": BLUE}
@@ -275,9 +275,7 @@ def draw_switching(tables: Tables, caption: str) -> Figure:
     )
 
 
-def _own_rule(
-    axes: Any, rows: Sequence[dict[str, Any]], varied: str, at: int, usual: float
-) -> None:
+def _own_rule(axes: Any, rows: Sequence[dict[str, Any]], varied: str, x: int, usual: float) -> None:
     rule = {"window": "band", "threshold": "prompts"}[varied]
     ours = next(r for r in rows if r["varied"] == rule)
     note = {
@@ -285,16 +283,16 @@ def _own_rule(
         "prompts": f"ours: a switch at {ours['value']:g}\nwaiting prompts",
     }[rule]
     y = 1e3 * ours["per_token_s"]
-    axes.plot(at, y, "s", color=INK, markersize=6, zorder=6)
+    axes.plot(x, y, "s", color=INK, markersize=6, zorder=6)
     axes.annotate(
-        note, (at, y), (at, y + 6 if y > usual else 0.5 * y), ha="center", va="center",
+        note, (x, y), (x, y + 6 if y > usual else 0.5 * y), ha="center", va="center",
         fontsize=8, color=INK,
         arrowprops={"arrowstyle": "-", "color": INK, "linewidth": 0.8, "shrinkB": 4},
     )  # fmt: skip
 
 
 def draw_network(tables: Tables, caption: str) -> Figure:
-    """Draw throughput and latency over the link, and seconds of the planner."""
+    """Draw throughput and latency over the link, and planner seconds."""
     figure, (left, mid, right) = canvas(11.0, 3.7, 3)
     rows = rows_of(tables["network"])
     x = range(len(rows))

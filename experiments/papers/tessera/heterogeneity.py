@@ -18,7 +18,7 @@ from c2c.systems.tessera import load_pair, work_of
 from experiments.claims import Result
 from experiments.claims.robust import readings_table, under_readings
 from experiments.figure import SYSTEMS, Computed, Context, figure
-from experiments.papers.tessera.answering import answer
+from experiments.papers.tessera.claim_results import answer
 from experiments.papers.tessera.workloads import GPT_OSS, LABELS, SAID, WORKLOADS, gpus_of, workload
 
 __all__ = ["Kernels", "compute"]
@@ -31,7 +31,7 @@ _TABLE1: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernels:
-    """Experiment of Figs. 2 and 3: a pair, workloads, and the one that is split."""
+    """Experiment of Figs. 2 and 3: a pair, workloads, and the split one."""
 
     pair: str
     workloads: tuple[Annotated[str, OneOf(*WORKLOADS)], ...]
@@ -45,7 +45,7 @@ class Kernels:
 @figure("tessera.fig2", title="Tessera, Figs. 2, 3, Table I: kernels by GPU",
         experiment=Kernels, draw=".drawing.draw_heterogeneity", needs=SYSTEMS)  # fmt: skip
 def compute(context: Context, experiment: Kernels) -> Computed:
-    """Return each kernel's ratio of times, and shares of kernels by workload and group."""
+    """Return kernels' ratios of times, and shares by workload and group."""
     rows = []
     for name in context.each(experiment.workloads):
         rows += _kernels(experiment.pair, name)

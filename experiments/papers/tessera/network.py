@@ -13,8 +13,8 @@ from c2c.models import load_spec
 from c2c.ranges import AboveZero, BelowOne, Count
 from c2c.systems.tessera import load_pair, plan, ways, work_of
 from experiments.figure import SYSTEMS, Computed, Context, figure
-from experiments.papers.tessera.answering import answer
 from experiments.papers.tessera.arrivals import TRACE, poisson, source
+from experiments.papers.tessera.claim_results import answer
 from experiments.papers.tessera.pairs_online import capacity_rps, latency_s
 from experiments.papers.tessera.planner import STEPS, PlannerSettings, measure
 from experiments.papers.tessera.workloads import GPT_OSS, gpus_of, workload
@@ -42,7 +42,7 @@ class Links:
 @figure("tessera.fig11", title="Tessera, Fig. 11: slow links, time to plan", experiment=Links,
         draw=".drawing.draw_network", needs=SYSTEMS, traces=(TRACE,))  # fmt: skip
 def compute(context: Context, experiment: Links) -> Computed:
-    """Return throughput and latency at light load by link, and seconds of the planner."""
+    """Return throughput and latency at light load by link, and planner seconds."""
     name, count = experiment.pair, len(experiment.gbits)
     pair = load_pair(name)
     rows = []

@@ -16,7 +16,7 @@ from c2c.systems.tessera import WAYS, Way, load_pair, ways
 from experiments.claims import Result, claim
 from experiments.claims.robust import readings_table, under_readings
 from experiments.figure import SYSTEMS, Computed, Context, figure
-from experiments.papers.tessera.answering import answer
+from experiments.papers.tessera.claim_results import answer
 from experiments.papers.tessera.workloads import (
     LABELS,
     LENGTHS,
@@ -50,7 +50,7 @@ class Offline:
 @figure("tessera.fig6", title="Tessera, Fig. 6, Table III: offline throughput",
         experiment=Offline, draw=".drawing.draw_offline", needs=SYSTEMS)  # fmt: skip
 def compute(context: Context, experiment: Offline) -> Computed:
-    """Return requests a second by pair, workload and method, and means by price."""
+    """Return requests a second by pair, workload, method, and means by price."""
     rows, means = _rows_and_means(context, experiment)
 
     def answers(**reading: Any) -> tuple[Result, ...]:
@@ -114,7 +114,7 @@ _pair: Final = cache(load_pair)
 
 @cache
 def published_for_price(pair: str, way: str) -> float | None:
-    """Return Table III's throughput by price; that of replicas is computed from its columns."""
+    """Return Table III's throughput by price; replicas' is from its columns."""
     if pair not in PAIRS:
         return None
     left, right = (side.gpu for side in _pair(pair).gpus)

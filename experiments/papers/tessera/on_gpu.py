@@ -69,9 +69,9 @@ class _Asked:
         check_fields(self)
 
 
-def rows_of(given: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the rows of a measurement."""
-    job = _Asked(**given)
+def rows_of(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return a measurement's rows."""
+    job = _Asked(**settings)
     xla = read_dump(Path(job.step), trips=job.trips)
     # in PTX comments, for emulated drivers
     xla = replace(xla, program=replace(xla.program, kernels=stated_kernels(xla)))
@@ -99,7 +99,7 @@ def _started(device: Peer, xla: XlaStep, seed: int = 0) -> Running:
 
 
 def _fill(running: Running, xla: XlaStep, seed: int) -> None:
-    """Set inputs to random numbers, finite as floats of any type, all else to zero."""
+    """Set inputs to random numbers, finite in any float type, all else to zero."""
     device = running.device
     draw = np.random.default_rng(seed)
     block = np.frombuffer(draw.bytes(_BLOCK), np.uint8).copy()
@@ -116,23 +116,23 @@ def _fill(running: Running, xla: XlaStep, seed: int) -> None:
             device.write(running.addresses[number] + offset, source[:nbytes])
 
 
-def _kernels(asked: _Asked, xla: XlaStep, touches: Sequence[Touch]) -> list[dict[str, Any]]:
+def _kernels(job: _Asked, xla: XlaStep, touches: Sequence[Touch]) -> list[dict[str, Any]]:
     device = _device()
     hardware = _hardware(str(device.describe()["gpu"]))
     gpu = timed_gpu(hardware)
     running = [_started(device, xla)]
-    for _ in range(asked.copies - 1):
+    for _ in range(job.copies - 1):
         running.append(running[0].again())
         running[-1].start()
         _fill(running[-1], xla, 0)
-    kernels = xla_kernels(xla, touches, asked.tokens)
+    kernels = xla_kernels(xla, touches, job.tokens)
     rows: list[dict[str, Any]] = []
     first: dict[str, int] = {}
     kinds = [_kind(xla, number) for number in range(len(touches))]
     for number, kind in enumerate(kinds):
         first.setdefault(kind, number)
     for kind, number in first.items():
-        seconds = _graph_s(asked, device, [_launcher(runner, number) for runner in running])
+        seconds = _graph_s(job, device, [_launcher(runner, number) for runner in running])
         predicted = kernel_s(kernels[number], gpu)
         rows.append(
             {
@@ -147,16 +147,16 @@ def _kernels(asked: _Asked, xla: XlaStep, touches: Sequence[Touch]) -> list[dict
         )  # fmt: skip
     module = device.load_module(write_image([Entry("empty", (), (), allocates=False)]))
     empty = KernelCall(device.get_function(module, "empty"), (1, 1, 1), (32, 1, 1), 0, ())
-    launch_s = _graph_s(asked, device, [lambda: device.launch(empty)] * asked.copies)
+    launch_s = _graph_s(job, device, [lambda: device.launch(empty)] * job.copies)
     whole = Launched.capture(running[:1], [device], touches, [0] * len(touches))
-    whole_s = _median_s(whole.start, whole.synchronise, asked)
+    whole_s = _median_s(whole.start, whole.synchronise, job)
     whole.close()
     errors = [abs(r["error"]) for r in rows]
     times = [r["time_s"] * r["launches"] for r in rows]
     rows.append(
         {
             "kernel": "the step",
-            "tokens": asked.tokens,
+            "tokens": job.tokens,
             "launches": len(touches),
             "time_s": whole_s,
             "kernels_s": sum(times),
@@ -187,8 +187,7 @@ def _launcher(running: Running, number: int) -> Callable[[], None]:
     return lambda: running.launch(number)
 
 
-def _graph_s(asked: _Asked, device: Peer, launches: Sequence[Callable[[], None]]) -> float:
-    """Return the mean seconds of a launch in a graph of several launches."""
+def _graph_s(job: _Asked, device: Peer, launches: Sequence[Callable[[], None]]) -> float:
     device.enter()
     device.begin_capture()
     for launch in launches:
@@ -196,14 +195,14 @@ def _graph_s(asked: _Asked, device: Peer, launches: Sequence[Callable[[], None]]
     graph = device.end_capture()
     executable = device.instantiate(graph)
     device.upload(executable)
-    seconds = _median_s(lambda: device.launch_graph(executable), device.synchronise, asked)
+    seconds = _median_s(lambda: device.launch_graph(executable), device.synchronise, job)
     device.destroy_executable(executable)
     device.destroy_graph(graph)
     return seconds / len(launches)
 
 
-def _median_s(start: Callable[[], None], wait: Callable[[], None], asked: _Asked) -> float:
-    """Return the seconds of one start, the median over rows of about `asked.seconds`."""
+def _median_s(start: Callable[[], None], wait: Callable[[], None], job: _Asked) -> float:
+    """Return one start's seconds, a median over rows of about `job.seconds`."""
     for _ in range(2):
         start()
     wait()
@@ -211,9 +210,9 @@ def _median_s(start: Callable[[], None], wait: Callable[[], None], asked: _Asked
     start()
     wait()
     once = max(time.perf_counter() - begin, 1e-7)
-    row = max(1, min(200, round(asked.seconds / once)))
+    row = max(1, min(200, round(job.seconds / once)))
     times_s = []
-    for _ in range(asked.repetitions):
+    for _ in range(job.repetitions):
         begin = time.perf_counter()
         for _ in range(row):
             start()
@@ -222,8 +221,8 @@ def _median_s(start: Callable[[], None], wait: Callable[[], None], asked: _Asked
     return statistics.median(times_s)
 
 
-def _recorded(asked: _Asked, xla: XlaStep, touches: Sequence[Touch]) -> list[dict[str, Any]]:
-    """Run original and recording code launch by launch; compare written and touched bytes."""
+def _recorded(job: _Asked, xla: XlaStep, touches: Sequence[Touch]) -> list[dict[str, Any]]:
+    """Run original and recording code by launch; compare written and touched bytes."""
     device = _device()
     recording = recording_of(xla.program, kernels_of(xla.program))
     plain = _started(device, xla)
@@ -249,7 +248,7 @@ def _recorded(asked: _Asked, xla: XlaStep, touches: Sequence[Touch]) -> list[dic
         )
     full = sum(min(x) == 0 and max(x) == key[1].nbytes for key, x in whole.items())
     order = range(len(touches))
-    seconds = [_graph_s(asked, device, [_all(running, order)]) for running in (plain, twin)]
+    seconds = [_graph_s(job, device, [_all(running, order)]) for running in (plain, twin)]
     return [
         {
             "launches": len(touches),
@@ -278,9 +277,9 @@ def _read(running: Running, part: Slice) -> bytes:
     return running.device.read(running.at(part), part.nbytes)
 
 
-def _split(asked: _Asked, xla: XlaStep, touches: Sequence[Touch]) -> dict[str, Any]:
-    devices = [_device(is_apart=asked.is_apart), _device(is_apart=asked.is_apart)]
-    gpu_of = _placement(asked, xla, touches)
+def _split(job: _Asked, xla: XlaStep, touches: Sequence[Touch]) -> dict[str, Any]:
+    devices = [_device(is_apart=job.is_apart), _device(is_apart=job.is_apart)]
+    gpu_of = _placement(job, xla, touches)
     results, seconds = [], []
     sends = nbytes = segments = 0
     running = [running_on(device, xla.program) for device in devices]
@@ -293,7 +292,7 @@ def _split(asked: _Asked, xla: XlaStep, touches: Sequence[Touch]) -> dict[str, A
             capture.run()
         devices[0].enter()
         results.append([_read(running[0], part) for part in xla.program.outputs])
-        seconds.append(_median_s(capture.start, capture.synchronise, asked))
+        seconds.append(_median_s(capture.start, capture.synchronise, job))
         segments = len(capture.schedule.segments)
         sends = sum(len(s.sends) for s in capture.schedule.segments) + len(capture.schedule.last)
         nbytes = capture.schedule.nbytes
@@ -302,8 +301,8 @@ def _split(asked: _Asked, xla: XlaStep, touches: Sequence[Touch]) -> dict[str, A
         differ = sum(a != b for a, b in zip(*results, strict=True))
         raise DataError("split", f"{differ} of {len(results[0])} outputs differ")
     return {
-        "apart": "contexts" if asked.is_apart else "streams",
-        "cuts": asked.cuts,
+        "apart": "contexts" if job.is_apart else "streams",
+        "cuts": job.cuts,
         "segments": segments,
         "sends": sends,
         "sent_megabytes": nbytes / 1e6,
@@ -315,11 +314,11 @@ def _split(asked: _Asked, xla: XlaStep, touches: Sequence[Touch]) -> dict[str, A
     }
 
 
-def _placement(asked: _Asked, xla: XlaStep, touches: Sequence[Touch]) -> Sequence[int]:
-    if asked.cuts:
-        return _to_and_fro(len(touches), asked.cuts)
+def _placement(job: _Asked, xla: XlaStep, touches: Sequence[Touch]) -> Sequence[int]:
+    if job.cuts:
+        return _to_and_fro(len(touches), job.cuts)
     names = ("a100_80", "l40s")
-    work = program_work(xla, touches, timed_gpus(*names), asked.tokens)
+    work = program_work(xla, touches, timed_gpus(*names), job.tokens)
     near = Gpus.alike(names, gbps=2000.0, latency_s=1e-8)
     return plan(work, near, "throughput", gap=0.02, time_limit_s=10.0).gpu_of
 
@@ -333,7 +332,7 @@ def _to_and_fro(launches: int, cuts: int) -> list[int]:
     return [k * (cuts + 1) // launches % 2 for k in range(launches)]
 
 
-def _priorities(asked: _Asked, xla: XlaStep, touches: Sequence[Touch]) -> dict[str, Any]:
+def _priorities(job: _Asked, xla: XlaStep, touches: Sequence[Touch]) -> dict[str, Any]:
     from c2c.systems.program.driver import Driver
 
     first = Driver().priorities()[1]
@@ -347,7 +346,7 @@ def _priorities(asked: _Asked, xla: XlaStep, touches: Sequence[Touch]) -> dict[s
                                                        [0] * len(touches))))  # fmt: skip
         old, young = (capture for _, capture in requests)
         alone, beside = [], []
-        for _ in range(asked.repetitions + 1):
+        for _ in range(job.repetitions + 1):
             alone.append(_elapsed(old))
             for _ in range(_YOUNG):
                 young.start()
@@ -365,14 +364,14 @@ def _priorities(asked: _Asked, xla: XlaStep, touches: Sequence[Touch]) -> dict[s
     return {**report, "priority": first, "slower_off": slow["off"], "slower_on": slow["on"]}
 
 
-def _elapsed(made: Launched) -> float:
+def _elapsed(launched: Launched) -> float:
     begin = time.perf_counter()
-    made.run()
+    launched.run()
     return time.perf_counter() - begin
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the measurement that the command line asks for; return the exit status."""
+    """Run the measurement; return the exit status."""
 
     def run() -> int:
         if len(arguments) != 1:

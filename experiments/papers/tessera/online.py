@@ -14,8 +14,8 @@ from c2c.errors import SettingError
 from c2c.ranges import AboveZero, Count, OneOf
 from experiments.claims import claim
 from experiments.figure import SYSTEMS, Computed, Context, figure
-from experiments.papers.tessera.answering import answer
 from experiments.papers.tessera.arrivals import TRACE, poisson, source
+from experiments.papers.tessera.claim_results import answer
 from experiments.papers.tessera.pairs_online import ONLINE, capacity_rps, latency_s
 from experiments.papers.tessera.workloads import PAIRS
 
@@ -24,7 +24,7 @@ __all__ = ["OnlineLatency", "compute"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnlineLatency:
-    """Experiment of Fig. 7; `loads` are shares of the left GPU's own capacity."""
+    """Experiment of Fig. 7; `loads`: shares of the left GPU's capacity."""
 
     pairs: tuple[str, ...]
     ways: tuple[Annotated[str, OneOf(*ONLINE)], ...]
@@ -110,7 +110,6 @@ def _of(rows: Sequence[Mapping[str, Any]], pair: str, way: str) -> list[tuple[fl
 
 
 def _rate_at(points: Sequence[tuple[float, float]], slo_s: float) -> float | None:
-    """Return the rate at which the latency reaches the target, linear between points."""
     for (a, low), (b, high) in pairwise(points):
         if low <= slo_s < high:
             return a + (b - a) * (slo_s - low) / (high - low)

@@ -52,8 +52,8 @@ class Online:
     """Latencies of a run.
 
     Attributes:
-      per_token_s: mean over requests of latency by token.
-      worst_s: longest latency of a request.
+      per_token_s: mean of latency by token.
+      worst_s: longest latency.
     """
 
     per_token_s: float
@@ -110,7 +110,7 @@ def _left_alone(pair: str) -> Prepared:
 
 
 def tessera_on(pair: str, vary: Any, gbps: float | None = None) -> Prepared:
-    """Return Tessera over a pair with a rule that chooses the policy of its steps."""
+    """Return Tessera over a pair with a rule for its steps' policy."""
     setup = _setup("tessera", pair, None, gbps)
     return prepare(replace(setup, system=replace(setup.system, vary=vary)))
 
@@ -129,11 +129,11 @@ def apart(pair: str) -> Prepared:
     return _prepared("replicas", pair)
 
 
-def served(what: Prepared, requests: RequestBlock) -> Online:
+def served(prepared: Prepared, requests: RequestBlock) -> Online:
     """Return latencies and switches of served requests."""
-    workload = Workload((what.setup.deployments[0].name,), lambda: iter([requests]))
+    workload = Workload((prepared.setup.deployments[0].name,), lambda: iter([requests]))
     compiled = is_compiled() or len(requests) > _INTERPRETED
-    got = simulate_in_memory(what, workload, compiled=compiled)
+    got = simulate_in_memory(prepared, workload, compiled=compiled)
     latency_s = got.records.finished_s - got.records.arrival_s
     return Online(
         per_token_s=float(np.mean(latency_s / got.records.output_tokens)),
@@ -143,7 +143,7 @@ def served(what: Prepared, requests: RequestBlock) -> Online:
 
 
 def latency_s(pair: str, way: str, requests: RequestBlock, gbps: float | None = None) -> float:
-    """Return the mean latency a token; PD and AF in their better direction."""
+    """Return mean latency a token; PD and AF in the better direction."""
     if way in ("pd", "af"):
         tried = [_prepared(way, pair, first, gbps) for first in _SIDES]
     elif way == "left":

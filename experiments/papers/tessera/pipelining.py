@@ -27,7 +27,7 @@ from c2c.systems.tessera import (
     work_of,
 )
 from experiments.figure import SYSTEMS, Computed, Context, figure
-from experiments.papers.tessera.answering import answer
+from experiments.papers.tessera.claim_results import answer
 from experiments.papers.tessera.workloads import GPT_OSS, gpus_of, workload
 
 __all__ = ["Pipelining", "compute", "placed_steps"]
@@ -53,14 +53,12 @@ class Pipelining:
 
 
 class _Placed(NamedTuple):
-    """A placement of each kind of step: groups, and seconds on each GPU."""
-
     kinds: tuple[Steps, ...]
     computed_s: tuple[tuple[float, ...], ...]
 
 
 def placed_steps(experiment: Pipelining) -> dict[str, _Placed]:
-    """Return the prefill and decode steps under the placement of each plan, by plan."""
+    """Return placed prefill and decode steps by plan."""
     pair = load_pair(experiment.pair)
     link = pair.link()
     phases = workload(GPT_OSS).phases
@@ -97,7 +95,7 @@ def placed_steps(experiment: Pipelining) -> dict[str, _Placed]:
 @figure("tessera.fig9", title="Tessera, Fig. 9: pipelining", experiment=Pipelining,
         draw=".drawing.draw_pipelining", needs=SYSTEMS)  # fmt: skip
 def compute(context: Context, experiment: Pipelining) -> Computed:
-    """Return the share of the optimum by mode and requests in flight, for three plans."""
+    """Return the share of the optimum by mode and requests in flight."""
     prefill, decode = (phase.steps for phase in workload(GPT_OSS).phases)
     mean = decode / prefill
     every = placed_steps(experiment)
@@ -169,7 +167,6 @@ def compute(context: Context, experiment: Pipelining) -> Computed:
 
 
 def _least_s(placed: _Placed, requests: Sequence[Sequence[int]]) -> float:
-    """Return the computing seconds of the busiest GPU over all requests."""
     counts = [sum(r.count(k) for r in requests) for k in range(len(placed.kinds))]
     return max(
         sum(n * times[g] for n, times in zip(counts, placed.computed_s, strict=True))

@@ -72,7 +72,7 @@ class PlannerSettings(MeasurementSettings):
 def measure(
     settings: PlannerSettings, count: int, steps: Sequence[str] = tuple(STEPS)
 ) -> list[dict[str, Any]]:
-    """Return a row for each step and planning method, for about `count` kernels."""
+    """Return a row a step and planning method, at about `count` kernels."""
     gpus = _gpus(settings)
     machines = Gpus.alike(settings.pair, gbps=settings.gbps, latency_s=settings.latency_s)
     spec = load_spec(settings.model)
@@ -114,18 +114,18 @@ def _gpus(settings: PlannerSettings) -> tuple[TimedGpu, ...]:
     return timed_gpus(*settings.pair)
 
 
-def _row(work: Work, step: str, how: str, seconds: float, made: Plan) -> dict[str, Any]:
+def _row(work: Work, step: str, how: str, seconds: float, result: Plan) -> dict[str, Any]:
     return {
         "kernels": len(work.names),
         "transfers": len(work.transfers),
         "step": step,
-        "policy": made.policy,
+        "policy": result.policy,
         "how": how,
-        "found_by": made.method,
+        "found_by": result.method,
         "seconds": seconds,
-        "objective_s": made.objective_s,
-        "gap": made.gap,
-        "cuts": made.cuts,
+        "objective_s": result.objective_s,
+        "gap": result.gap,
+        "cuts": result.cuts,
         "best_single_s": float(work.times.sum(0).min()),
         "no_communication_s": relaxation_s(work),
     }
@@ -149,7 +149,7 @@ def _table(rows: Sequence[dict[str, Any]]) -> Table:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the benchmark that the command line asks for; return the exit status."""
+    """Run the benchmark; return the exit status."""
 
     def check(settings: PlannerSettings) -> None:
         if not settings.kernels:

@@ -16,8 +16,8 @@ from c2c.serving import Prepared
 from c2c.systems.tessera import SWITCH_S
 from experiments.claims import claim
 from experiments.figure import SYSTEMS, Computed, Context, figure
-from experiments.papers.tessera.answering import answer
 from experiments.papers.tessera.arrivals import TRACE, of_trace, source
+from experiments.papers.tessera.claim_results import answer
 from experiments.papers.tessera.pairs_online import (
     Online,
     apart,
@@ -55,7 +55,7 @@ class Monitor:
 
     @property
     def varied(self) -> dict[str, tuple[tuple[float, ...], float]]:
-        """Values of each setting of the monitor, with its default."""
+        """Values of each monitor setting, with its default."""
         return {
             "window": (self.windows_s, self.window_s),
             "threshold": (self.thresholds, self.threshold),
@@ -65,7 +65,7 @@ class Monitor:
 @figure("tessera.fig10", title="Tessera, Fig. 10: the monitor", experiment=Monitor,
         draw=".drawing.draw_switching", needs=SYSTEMS, traces=(TRACE,))  # fmt: skip
 def compute(context: Context, experiment: Monitor) -> Computed:
-    """Return the latency a token and the switches over windows and thresholds."""
+    """Return latency a token and switches over windows and thresholds."""
     rate = experiment.load * capacity_rps(experiment.pair)
     pieces = [
         of_trace(context, experiment.seconds, rate, piece) for piece in range(experiment.pieces)
@@ -103,20 +103,20 @@ def compute(context: Context, experiment: Monitor) -> Computed:
     )
 
 
-def _settings(given: Monitor) -> list[tuple[str, float, Prepared]]:
+def _settings(settings: Monitor) -> list[tuple[str, float, Prepared]]:
     def monitor(rule: Any) -> Prepared:
-        return tessera_on(given.pair, rule)
+        return tessera_on(settings.pair, rule)
 
-    usual = ByWait(window_s=given.window_s, threshold=given.threshold)
-    waiting = ByWaiting(window_s=given.window_s, prompts=given.prompts)
+    usual = ByWait(window_s=settings.window_s, threshold=settings.threshold)
+    waiting = ByWaiting(window_s=settings.window_s, prompts=settings.prompts)
     return [
-        *(("window", w, monitor(usual._replace(window_s=w))) for w in given.windows_s),
-        *(("threshold", b, monitor(usual._replace(threshold=b))) for b in given.thresholds),
-        ("band", given.band, monitor(usual._replace(band=given.band))),
-        ("prompts", given.prompts, monitor(waiting)),
-        ("latency only", 0.0, one_policy(given.pair, throughput=False)),
-        ("throughput only", 0.0, one_policy(given.pair, throughput=True)),
-        ("two GPUs apart", 0.0, apart(given.pair)),
+        *(("window", w, monitor(usual._replace(window_s=w))) for w in settings.windows_s),
+        *(("threshold", b, monitor(usual._replace(threshold=b))) for b in settings.thresholds),
+        ("band", settings.band, monitor(usual._replace(band=settings.band))),
+        ("prompts", settings.prompts, monitor(waiting)),
+        ("latency only", 0.0, one_policy(settings.pair, throughput=False)),
+        ("throughput only", 0.0, one_policy(settings.pair, throughput=True)),
+        ("two GPUs apart", 0.0, apart(settings.pair)),
     ]
 
 
@@ -140,25 +140,25 @@ def _row(pieces: Sequence[Online]) -> dict[str, float]:
     }
 
 
-def _results(rows: Sequence[Mapping[str, Any]], given: Monitor) -> tuple[Any, ...]:
+def _results(rows: Sequence[Mapping[str, Any]], settings: Monitor) -> tuple[Any, ...]:
     time_of = {(r["varied"], r["value"]): r["per_token_s"] for r in rows}
     worst = {(r["varied"], r["value"]): r["worst_s"] for r in rows}
-    usual = time_of["window", given.window_s]
+    usual = time_of["window", settings.window_s]
     short, long = (
-        max(time_of[name, values[end]] for name, (values, _) in given.varied.items()) / usual
+        max(time_of[name, values[end]] for name, (values, _) in settings.varied.items()) / usual
         for end in (0, -1)
     )
     ends = {
         name: min(time_of[name, values[0]], time_of[name, values[-1]]) > usual
-        for name, (values, _) in given.varied.items()
+        for name, (values, _) in settings.varied.items()
     }
     fixed = min(time_of["latency only", 0.0], time_of["throughput only", 0.0]) / usual
     alone = time_of["two GPUs apart", 0.0] / usual
-    starved = worst["window", given.window_s] / max(
+    starved = worst["window", settings.window_s] / max(
         worst["latency only", 0.0], worst["throughput only", 0.0]
     )
     note = (
-        f"At {given.load:g} of the left GPU's rate. One policy for good: {fixed:.2f}; two GPUs "
+        f"At {settings.load:g} of the left GPU's rate. One policy for good: {fixed:.2f}; two GPUs "
         f"apart: {alone:.2f}, both over the default's latency. Its longest latency of a request is "
         f"{starved:.2f} of the worse policy's for good."
     )
@@ -173,9 +173,9 @@ def _results(rows: Sequence[Mapping[str, Any]], given: Monitor) -> tuple[Any, ..
     )  # fmt: skip
 
 
-def _shape(rows: Sequence[Mapping[str, Any]], given: Monitor) -> str:
+def _shape(rows: Sequence[Mapping[str, Any]], settings: Monitor) -> str:
     texts = []
-    for name, (values, usual) in given.varied.items():
+    for name, (values, usual) in settings.varied.items():
         time_of = {r["value"]: r["per_token_s"] for r in rows if r["varied"] == name}
         ends = [time_of[values[0]] / time_of[usual], time_of[values[-1]] / time_of[usual]]
         kind = "a U" if min(ends) > 1 else "no U"

@@ -63,7 +63,7 @@ class WaysSettings(MeasurementSettings):
 
 
 def published(pair: Sequence[str], way: str) -> float | None:
-    """Return Table III's requests a second by price, relative to the left GPU."""
+    """Return Table III's requests a second by price, over the left GPU's."""
     name = _PAIRS.get((pair[0], pair[1]))
     return None if name is None else published_for_price(name, way)
 
@@ -110,12 +110,12 @@ def _relative(efficiency: float | None, base: float | None) -> float | None:
     return None if efficiency is None or base is None else efficiency / base
 
 
-def _best(found: Sequence[Way], *, by_price: bool) -> Way | None:
-    if by_price and any(way.price is None for way in found):
+def _best(strategies: Sequence[Way], *, by_price: bool) -> Way | None:
+    if by_price and any(way.price is None for way in strategies):
         return None
-    if all(way.requests_per_s == 0 for way in found if way.name != "limit"):
+    if all(way.requests_per_s == 0 for way in strategies if way.name != "limit"):
         return None
-    return best_way(found, by_price=by_price)
+    return best_way(strategies, by_price=by_price)
 
 
 def _load(settings: WaysSettings) -> Load:
@@ -146,7 +146,7 @@ def _table(rows: Sequence[dict[str, Any]], model: str) -> Table:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the comparison that the command line asks for; return the exit status."""
+    """Run the comparison; return the exit status."""
 
     def check(settings: WaysSettings) -> None:
         spec = load_spec(settings.model)

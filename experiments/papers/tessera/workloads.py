@@ -86,7 +86,7 @@ def workload(name: str, batch: int = 64, lengths: str = "conversation") -> Serve
 
 
 def gpus_of(pair: str) -> tuple[str, str]:
-    """Return the names of a pair's GPUs, left and right, as texts show them."""
+    """Return a pair's GPU names, left and right, for texts."""
     left, _, right = LABELS.get(pair, "").partition(" + ")
     if right:
         return left, right
@@ -95,7 +95,7 @@ def gpus_of(pair: str) -> tuple[str, str]:
 
 
 def relative(pair: Pair, names: Sequence[str] = WORKLOADS) -> dict[str, float]:
-    """Return each workload's throughput on the right GPU over that on the left one, unfitted."""
+    """Return workloads' throughput, right GPU over left, unfitted."""
     gpus = timed_gpus(pair.left, pair.right)
     result = {}
     for name in names:
@@ -109,7 +109,7 @@ def relative(pair: Pair, names: Sequence[str] = WORKLOADS) -> dict[str, float]:
 
 
 def fitted_share(name: str) -> float:
-    """Return the `right_share` for which the mean over workloads equals the paper's."""
+    """Return the `right_share` with the paper's mean over workloads."""
     pair = load_pair(name)
     left, right = (side.gpu for side in pair.gpus)
     assert left.price is not None
@@ -120,7 +120,7 @@ def fitted_share(name: str) -> float:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print stored and fitted values; return 2 if there are arguments."""
+    """Print stored and fitted values; return 2 for any arguments."""
     if arguments:
         print(f"error: {arguments[0]!r}: expected no argument", file=sys.stderr)
         return 2

@@ -25,13 +25,13 @@ class ColdSlices:
     """Experiment: chip and layouts, models and their batches, ratios, loads, costs.
 
     Attributes:
-      migs: layouts, whose largest slice has the hot model.
+      migs: layouts; the hot model has the largest slice.
       cold_model: name of the model read over the link.
       context: tokens of a sequence.
       cold_rows: sequences of a cold model.
       reserve_bytes: of each slice, for activations and a process.
       most_rows: most rows of the hot step.
-      ratios: shares of the hot sequences that are away.
+      ratios: shares of away hot sequences.
       loads: shares of time in which a cold model decodes.
       weight: of a second of a cold step, for cuts.
       latency_s: of a transfer through host memory.
@@ -53,8 +53,6 @@ class ColdSlices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Chip:
-    """A partitioned chip: the hot model's slice, the cold models' slices, and the link."""
-
     mig: str
     hot: TimedGpu
     cold: tuple[TimedGpu, ...]
@@ -68,7 +66,7 @@ class _Chip:
         experiment=ColdSlices, draw=".drawing.draw_cold_slices", needs=SYSTEMS,
         beyond=True)  # fmt: skip
 def compute(context: Context, experiment: ColdSlices) -> Computed:
-    """Return the hot model's tokens a second by ratio and receivers."""
+    """Return hot tokens a second by ratio and receivers."""
     chips = [_chip(context, experiment, mig) for mig in experiment.migs]
     rows = [row for chip in chips for row in _rows(chip, experiment)]
     keys = dict.fromkeys((r["mig"], r["receivers"], r["load"], r["cut"]) for r in rows)

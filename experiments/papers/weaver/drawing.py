@@ -1,4 +1,4 @@
-"""WEAVER's figures: TPOT and largest rates, sensitivity, ablation, Table 1, estimates of stalls."""
+"""WEAVER's figures: TPOT and largest rates, sensitivity, ablation, Table 1, stalls."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def draw_shares(tables: Tables, caption: str) -> Figure:
 
 
 def draw_long(tables: Tables, caption: str) -> Figure:
-    """Draw TPOT of both models by the hot rate, with long outputs."""
+    """Draw both models' TPOT by hot rate, with long outputs."""
     figure, (left, right) = canvas(9.0, 3.6, 2)
     rows = rows_of(tables["curves"])
     for axes, name in ((left, "hot_s"), (right, "cold_s")):
@@ -131,7 +131,7 @@ def draw_long(tables: Tables, caption: str) -> Figure:
 
 
 def draw_ablation(tables: Tables, caption: str) -> Figure:
-    """Draw TPOT of both models by control and cut, beside the printed values."""
+    """Draw both models' TPOT by control and cut, beside printed values."""
     figure, (left, right) = canvas(9.0, 3.6, 2)
     rows = {r["variant"]: r for r in rows_of(tables["variants"])}
     names = [*rows]
@@ -179,7 +179,7 @@ def draw_table1(tables: Tables, caption: str) -> Figure:
 
 
 def draw_stalls(tables: Tables, caption: str) -> Figure:
-    """Draw three estimates of a stall by slack, and sampled waits."""
+    """Draw three estimates of stalls by slack, and sampled waits."""
     figure, (axes,) = canvas(6.0, 3.6, 1)
     rows = rows_of(tables["stalls"])
     slack = [r["slack"] for r in rows]
@@ -194,7 +194,7 @@ def draw_stalls(tables: Tables, caption: str) -> Figure:
 
 
 def draw_cold_slices(tables: Tables, caption: str) -> Figure:
-    """Draw the hot model's tokens a second by the share away."""
+    """Draw hot tokens a second by the share away."""
     rows = rows_of(tables["ratios"])
     panels = list(dict.fromkeys((r["mig"], r["receivers"]) for r in rows))
     figure, axes = canvas(3.0 * len(panels), 3.6, len(panels), sharey=True)

@@ -1,4 +1,4 @@
-"""Fig. 4 and section 5.1: TPOT by the hot rate, and largest rates."""
+"""Fig. 4 and section 5.1: TPOT by hot rate, largest rates."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from c2c.ranges import AboveZero, Count
 from experiments.claims import Result, answer
 from experiments.claims.robust import readings_table, under_readings
 from experiments.figure import SIMULATOR, Computed, Context, figure
-from experiments.papers.weaver.served import (
+from experiments.papers.weaver.two_models import (
     A100,
     L40S,
     MOST_TOKENS,
@@ -34,7 +34,7 @@ __all__ = ["HotRates", "compute"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
-    """Two GPUs, a source of lengths, and the ways that share the GPUs."""
+    """Two GPUs, a source of lengths, and ways of sharing."""
 
     node: str
     lengths: Lengths
@@ -53,7 +53,7 @@ class Memory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HotRates:
-    """Experiment of Fig. 4: the pair, panels, hot rates, and points of section 5.1."""
+    """Experiment of Fig. 4: pair, panels, hot rates, and points of section 5.1."""
 
     pair: Served
     panels: tuple[Panel, ...]
@@ -64,7 +64,7 @@ class HotRates:
 @figure("weaver.fig4", title="WEAVER, Fig. 4: TPOT by the hot rate, memory", experiment=HotRates,
         draw=".drawing.draw_rates", needs=SIMULATOR, traces=(TRACE,))  # fmt: skip
 def compute(context: Context, experiment: HotRates) -> Computed:
-    """Return TPOT by rate and largest rates of each panel; the full profile has alternatives."""
+    """Return TPOT by rate and largest rates by panel, in full with alternatives."""
     base = replace(experiment.pair, seed=context.seeds[0], traces=context.traces)
     runs = _Runs(base, experiment)
     lines = [(panel, way) for panel in experiment.panels for way in panel.ways]
@@ -131,7 +131,7 @@ def _finding(results: Iterable[Result]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Runs:
-    """Runs of all panels under one reading, each made when it is first asked for."""
+    """Runs of all panels under one reading, on demand."""
 
     base: Served
     experiment: HotRates
@@ -162,7 +162,6 @@ class _Runs:
         return largest_rate(self._of(panel, way))
 
     def at(self, panel: Panel, way: str, rate: float) -> Found | None:
-        """Return the results at a rate; None beyond the largest."""
         if rate > self.largest(panel, way):
             return None
         return served(replace(self._of(panel, way), hot_rps=rate))

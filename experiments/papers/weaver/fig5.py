@@ -13,7 +13,7 @@ from c2c.ranges import AboveZero, Share
 from experiments.claims import Result, answer
 from experiments.claims.robust import readings_table, under_readings
 from experiments.figure import SIMULATOR, Computed, Context, figure
-from experiments.papers.weaver.served import SAID, TRACE, Found, Served, Way, served
+from experiments.papers.weaver.two_models import SAID, TRACE, Found, Served, Way, served
 
 __all__ = ["Sensitivity", "compute", "is_linear"]
 
@@ -23,7 +23,7 @@ _HALF: Final = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """Fig. 5(a): one hot rate, several cold ones, and the ways that are compared."""
+    """Fig. 5(a): a hot rate, cold ones, and compared ways."""
 
     hot_rps: AboveZero
     cold_rps: tuple[AboveZero, ...]
@@ -32,7 +32,7 @@ class Rates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shares:
-    """Fig. 5(b): the rates, and the shares of hot sequences that are away."""
+    """Fig. 5(b): rates, and shares of away hot sequences."""
 
     hot_rps: AboveZero
     cold_rps: AboveZero

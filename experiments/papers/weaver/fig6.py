@@ -13,7 +13,7 @@ from c2c.ranges import AboveZero
 from experiments.claims import Result, answer
 from experiments.claims.robust import readings_table, under_readings
 from experiments.figure import SIMULATOR, Computed, Context, figure
-from experiments.papers.weaver.served import LONG, SAID, Served, largest_rate, served
+from experiments.papers.weaver.two_models import LONG, SAID, Served, largest_rate, served
 
 __all__ = ["LongOutputs", "compute"]
 

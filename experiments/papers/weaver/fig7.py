@@ -12,7 +12,7 @@ from c2c.systems.weaver.times import fitted
 from experiments.claims import Result, answer
 from experiments.claims.robust import readings_table, under_readings
 from experiments.figure import SIMULATOR, Computed, Context, figure
-from experiments.papers.weaver.served import SAID, TRACE, Found, Served, served
+from experiments.papers.weaver.two_models import SAID, TRACE, Found, Served, served
 
 __all__ = ["Ablation", "compute", "variants"]
 

@@ -1,4 +1,4 @@
-"""Identities: payload, kernels of a step, the paper's formulas of waits, lengths of the trace."""
+"""Identities: payload, kernels of a step, formulas of waits, trace lengths."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from c2c.ranges import AboveZero, Count, Finite
 from c2c.systems.weaver import expected_stall, payload_bytes, printed_stall, stated_objective
 from experiments.claims import Result, answer, claim
 from experiments.figure import SYSTEMS, Computed, Context, figure
-from experiments.papers.weaver.served import TRACE, lengths_of
+from experiments.papers.weaver.two_models import TRACE, lengths_of
 
 __all__ = ["Stalls", "compute"]
 
@@ -24,7 +24,7 @@ _CLOSE: Final = 0.02  # seconds of a drawn mean
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stalls:
-    """Experiment: a model, the receiver's operators, slacks, and the number of drawn waits."""
+    """Experiment: model, receiver's operators, slacks, number of waits."""
 
     model: str
     operators_s: tuple[AboveZero, ...]
@@ -36,7 +36,7 @@ class Stalls:
         experiment=Stalls, draw=".drawing.draw_stalls", needs=SYSTEMS,
         traces=(TRACE,))  # fmt: skip
 def compute(context: Context, experiment: Stalls) -> Computed:
-    """Return three estimates of a stall by slack, random waits, and the identities."""
+    """Return three estimates of stalls by slack, random waits, identities."""
     rng = np.random.default_rng(context.seeds[0])
     ops, draws = np.array(experiment.operators_s), experiment.draws
     waits = rng.choice(ops, draws, p=ops / ops.sum()) * rng.random(draws)

@@ -27,7 +27,7 @@ from c2c.atomic import write_json
 from c2c.errors import SettingError
 from c2c.ranges import Count, In, Index, Share, check_fields
 from c2c.systems.weaver.live.links import slot_shape
-from c2c.systems.weaver.live.polled import check_columns
+from c2c.systems.weaver.live.polling_model import check_columns
 from c2c.transformer import Shapes, describe, superblock_elements, superblocks_for
 from c2c.transformer.layers.pages import PAGE_TOKENS
 from c2c.transformer.weights.default_checkpoint import default_checkpoint
@@ -89,9 +89,9 @@ class Waits:
     """Times of tasks that were sent and done, in seconds.
 
     Attributes:
-      waits: from the writing of a task to a poll that takes it.
-      stalls: from the end of the sender's own attention to the result.
-      late: tasks that a later poll took.
+      waits: from a task's writing to its poll.
+      stalls: from the end of the sender's attention to the result.
+      late: tasks of a later poll.
       longest: upper bound of a wait: piece + poll + attention.
       uniform: mean wait at uniform times: E[T^2] / (2 E[T]) of pieces T.
     """
@@ -143,7 +143,7 @@ def together_of(settings: PairSettings, folder: Path) -> Together:
 def paired(
     settings: PairSettings, during: Callable[[int, int, int], None] = lambda *_: None
 ) -> tuple[Ended | None, Ended | None]:
-    """Run both processes; return the last report of each, None for a process that died."""
+    """Run both processes; return last reports, None of a dead one."""
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as name:
         together = together_of(settings, Path(name))
@@ -253,7 +253,7 @@ def _print(settings: PairSettings, hot: Ended, cold: Ended, console: Console) ->
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Serve and print; return 1 if an answer or a count is wrong."""
+    """Serve and print; return 1 for a wrong answer or count."""
 
     def work(settings: PairSettings) -> Ran:
         hot, cold = paired(settings)

@@ -49,7 +49,7 @@ class PlanSettings:
     """Settings, as key=value on the command line.
 
     Attributes:
-      hot: sender's model: name of a shipped model, or the path of a config.json.
+      hot: sender's model: name of a shipped model, or a config.json's path.
       cold: receiver's model, as `hot`.
       node: node of `conf/node`; the first GPU sends, the second receives.
       ratio: remote share of the hot sequences.
@@ -78,7 +78,7 @@ class PlanSettings:
 
 
 def pair_of(settings: PlanSettings) -> Pair:
-    """Return the times of the pair."""
+    """Return the pair's times."""
     check_fields(settings)
     node = load_node(settings.node)
     there, back = node.link(0, 1), node.link(1, 0)
@@ -105,13 +105,13 @@ def _spec(name: str, model: str) -> ModelSpec:
         raise SettingError(name, model, error.allowed) from None
 
 
-def threshold_of(settings: PlanSettings, pair: Pair, of: ThresholdOf) -> Threshold:
+def threshold_of(settings: PlanSettings, pair: Pair, reading: ThresholdOf) -> Threshold:
     """Return Algorithm 1's threshold under a reading of the paper."""
-    return Threshold(seconds=settings.threshold * pair.iteration_s, of=of, layers=pair.layers)
+    return Threshold(seconds=settings.threshold * pair.iteration_s, of=reading, layers=pair.layers)
 
 
 def cuts(settings: PlanSettings, pair: Pair) -> dict[str, Cut | None]:
-    """Return the plans by name; None if Algorithm 1 as printed does not end."""
+    """Return plans by name; None: the printed Algorithm 1 does not end."""
     limits = pair.limits(Limits())
     whole = Cut(pieces=tuple((t,) for t in pair.ops))
     result: dict[str, Cut | None] = {"whole": whole}
@@ -131,7 +131,7 @@ def cuts(settings: PlanSettings, pair: Pair) -> dict[str, Cut | None]:
 
 
 def starts(settings: PlanSettings) -> Iterator[dict[str, Any]]:
-    """Yield stalls, thresholds and splits of the guarded Algorithm 1 by node, ratio and batch."""
+    """Yield stalls, thresholds and splits of guarded Algorithm 1 by node, ratio, batch."""
     for node in settings.nodes:
         for ratio in settings.ratios:
             for batch in settings.batches:
@@ -235,5 +235,5 @@ def _us(seconds: float) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the plans that the command line asks for; return the exit status."""
+    """Print the plans; return the exit status."""
     return run_settings(PlanSettings, arguments, _print)

@@ -1,4 +1,4 @@
-"""Table 1: two instances on one GPU each, against one in tensor parallelism over both."""
+"""Table 1: two instances on a GPU each, against one over both."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from c2c.systems.weaver.times import Times, fitted, times_of
 from experiments.claims import Result, answer, load_claims
 from experiments.claims.robust import readings_table, under_readings
 from experiments.figure import SYSTEMS, Computed, Context, figure
-from experiments.papers.weaver.served import Served, constants_of
+from experiments.papers.weaver.two_models import Served, constants_of
 
 __all__ = ["Parallelism", "compute", "lm_head_s", "step_s", "throughput"]
 
@@ -26,7 +26,7 @@ _HEAD_ROWS: Final = 128  # sequences of the LM head of section 3.1, which states
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parallelism:
-    """Experiment of Table 1: constants and host seconds of `pair`, model, batches and lengths."""
+    """Experiment of Table 1: `pair`'s constants and host seconds, model, batches, lengths."""
 
     pair: Served
     model: str
@@ -85,7 +85,7 @@ def compute(context: Context, experiment: Parallelism) -> Computed:
 
 
 def throughput(experiment: Parallelism, batch: int, collective_s: float) -> dict[str, float]:
-    """Return tokens a second of both set-ups, and the slowdown in percent."""
+    """Return both set-ups' tokens a second, and the slowdown in percent."""
     separate = 2 * batch / step_s(experiment, batch)
     tp2 = batch / step_s(experiment, batch, collective_s)
     return {
@@ -94,7 +94,7 @@ def throughput(experiment: Parallelism, batch: int, collective_s: float) -> dict
 
 
 def step_s(experiment: Parallelism, batch: int, collective_s: float = 0.0) -> float:
-    """Return the seconds of a decode step on one GPU; with collectives, on both."""
+    """Return a decode step's seconds on one GPU; with collectives, on both."""
     times = _times(experiment, collective_s)
     attention = times.spec.layers * times.attention_s([batch], experiment.context)
     return experiment.pair.host_seconds + float(times.rest_s([batch])[0] + attention[0])
@@ -117,7 +117,7 @@ def _gpu(pair: Served) -> TimedGpu:
 
 
 def lm_head_s(experiment: Parallelism, rows: int) -> float:
-    """Return the seconds of the LM head for `rows` sequences on one GPU."""
+    """Return the LM head's seconds for `rows` sequences on a GPU."""
     batch = Batch(rows=rows, chunk=1, context=experiment.context)
     kernels = step_kernels(load_spec(experiment.model), batch)
     head = next(kernel for kernel in kernels if kernel.kind == "head")
@@ -125,7 +125,7 @@ def lm_head_s(experiment: Parallelism, rows: int) -> float:
 
 
 def _collective_s(experiment: Parallelism) -> float:
-    """Return the all-reduce seconds for which the first batch has the default's step time."""
+    """Return the all-reduce seconds with the default's time of the first batch."""
     base_s, first = fitted()["collective_s"], experiment.batches[0]
     once, twice = (step_s(experiment, first, n * base_s) for n in (1, 2))
     default = experiment.under(constants=_DEFAULT.constants, host_seconds=_DEFAULT.host_seconds)

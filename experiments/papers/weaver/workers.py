@@ -14,9 +14,9 @@ from typing import Any
 import jax
 
 from c2c.models import ModelSpec
-from c2c.systems.weaver.live.hosting import KvHost, Polls
 from c2c.systems.weaver.live.links import SlotInbox, SlotLink
-from c2c.systems.weaver.live.polled import InPieces
+from c2c.systems.weaver.live.polling_model import InPieces
+from c2c.systems.weaver.live.receiver import KvHost, Polls
 from c2c.systems.weaver.live.woven import Woven
 from c2c.transformer import (
     KvPool,
@@ -60,9 +60,9 @@ class Together:
       dtype: of weights, keys and values.
       superblocks: of each pool.
       superblock: elements of one.
-      reserve: superblocks that hot sequences never take.
+      reserve: superblocks never taken by hot sequences.
       limit_s: for the receiver's answer.
-      columns: of the receiver's pieces, one value a round; see `InPieces`.
+      columns: of the receiver's pieces, a value a round; see `InPieces`.
     """
 
     hot: Side
@@ -86,15 +86,15 @@ class Ended:
     """A process's report at its end.
 
     Attributes:
-      equal: answers with the tokens of the model alone.
-      once: whether each request of a round was answered once.
-      steps: those of the sender with remote rows.
+      equal: answers equal to the model's alone.
+      once: whether each request was answered once.
+      steps: of the sender, with remote rows.
       brought: moved requests.
       fallbacks: recomputed requests, by reason.
       polls: of the receiver.
       columns: of the receiver's pieces during each task.
       left: superblocks still held.
-      compiled: stages compiled or loaded after the warm-up.
+      compiled: stages compiled after the warm-up.
     """
 
     equal: int
@@ -112,7 +112,7 @@ class Ended:
 
 
 def hot_process(together: Together, control: Connection, parent: Connection) -> None:
-    """Serve alone, then woven; report each turn and the result to the parent."""
+    """Serve alone, then woven; report turns and result to the parent."""
     side = together.hot
     model, pool, alone = _begun(together, side)
     slot = Slot.open(together.slot, together.slot_shape)
@@ -139,7 +139,7 @@ def hot_process(together: Together, control: Connection, parent: Connection) -> 
 
 
 def cold_process(together: Together, control: Connection, parent: Connection) -> None:
-    """Serve and poll until one round after the sender's end; report."""
+    """Serve and poll until a round after the sender's end; report."""
     side = together.cold
     model, pool, alone = _begun(together, side)
     slot = Slot.open(together.slot, together.slot_shape)

@@ -17,8 +17,8 @@ from experiments.lab.bench.live import Request
 from experiments.lab.bench.prediction import live
 from experiments.lab.bench.prediction.live import Host
 from experiments.lab.bench.prediction.verdict import FLOORS, TARGETS, judge, verdict
+from experiments.serving.live_run_simulation import Comparison
 from experiments.serving.record import CATALOG
-from experiments.serving.replaying import Comparison
 
 COMMAND = [sys.executable, "-m", "c2c", "bench", "prediction"]
 

@@ -12,8 +12,8 @@ from c2c.systems.cocoserve import headroom
 from experiments.claims import claim
 from experiments.figure import Computed, Context
 from experiments.papers.cocoserve import costs, fig3, fig8, fig9
-from experiments.papers.cocoserve.compared import coco, copied_layers, vllm
-from experiments.papers.cocoserve.drained import (
+from experiments.papers.cocoserve.baselines import coco, copied_layers, vllm
+from experiments.papers.cocoserve.batch_server import (
     DEFAULTS,
     HIGH,
     LOW,
@@ -41,7 +41,7 @@ def test_whole_batches_end_one_after_another() -> None:
 @pytest.mark.parametrize("layers", [15, 30])
 def test_copies_add_rows_by_the_memory_that_they_relieve(layers: int) -> None:
     scaled = Served(layers=layers)
-    batch = int(15 * headroom(layers, 0.5, of=40))
+    batch = int(15 * headroom(layers, 0.5, model_layers=40))
     full, more = (drained(scaled, n) for n in (batch, batch + 1))
     assert more.latency_s > full.latency_s * 1.03
     assert (

@@ -7,7 +7,7 @@ import pytest
 from c2c.hardware import load_node
 from c2c.models import load_spec
 from c2c.systems.cocoserve import devices_of
-from experiments.papers.cocoserve.drained import DEFAULTS, MODEL, NODE, rows_that_fit
+from experiments.papers.cocoserve.batch_server import DEFAULTS, MODEL, NODE, rows_that_fit
 from experiments.papers.cocoserve.two_cards import WAYS, most_rows, seconds_of
 
 DEVICES = devices_of(load_spec(MODEL), load_node(NODE), most_rows=120)

@@ -10,9 +10,9 @@ import pytest
 from c2c.errors import SettingError
 from experiments.figure import Computed
 from experiments.papers.medusa import drawing, switch, timeline
+from experiments.papers.medusa.emulated_restore import classifier_rows, restore_model
 from experiments.papers.medusa.fleet import Fleet, tail_of
 from experiments.papers.medusa.models import BATCH_SIZES, MODELS, nodes_a_layer
-from experiments.papers.medusa.restoring import classifier_rows, restore_model
 from tests.experiments.duties import QUICK, agreement, check_misses, claims_without_answer
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from c2c.config import build, load
 from c2c.errors import DataError
-from experiments.simulation import alone
+from experiments.simulation import single_run
 
 COMMAND = [sys.executable, "-m", "c2c", "simulate"]
 SMALL = ["workload=poisson", "workload.requests=60", "workload.rate_rps=2", "figures=false"]
@@ -23,7 +23,9 @@ def one_line(done: subprocess.CompletedProcess[str]) -> str:
     return done.stderr
 
 
-@pytest.mark.parametrize("module", ["numpy", "hydra", "pyarrow", "experiments.simulation.alone"])
+@pytest.mark.parametrize(
+    "module", ["numpy", "hydra", "pyarrow", "experiments.simulation.single_run"]
+)
 def test_ctrl_c_during_imports_is_one_line(tmp_path: Path, module: str) -> None:
     code = (
         "import os, signal, sys\n"
@@ -121,7 +123,7 @@ def test_a_disk_that_fills_up_meanwhile_is_one_line(
     monkeypatch.setattr("c2c.runs.tables.pq.ParquetWriter.write_table", full)
     setup = build(load([*SMALL, f"folder={tmp_path / 'here'}"]))
     with pytest.raises(DataError, match=r"here: cannot be written any further \(No space left"):
-        alone.show(setup, alone.console(), "none")
+        single_run.show(setup, single_run.console(), "none")
     assert not list((tmp_path / "here").glob("*.parquet"))
     assert not list((tmp_path / "here").glob(".*.partial"))
     assert not (tmp_path / "here" / "DONE").exists()

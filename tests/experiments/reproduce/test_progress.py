@@ -10,7 +10,7 @@ import pytest
 
 from experiments.children import BEGUN, gather
 from experiments.figure import choose, figures
-from experiments.reproduce.making import Outcome, Tally, cpu_seconds
+from experiments.reproduce.figure_jobs import Outcome, Tally, cpu_seconds
 
 # A slower machine, and figures that do not all take as much longer there.
 PACE, NOISE = 1.6, 0.2
@@ -44,7 +44,7 @@ def test_the_time_left_is_right_from_the_first_quarter_on(
         spans[name] = (free_s[worker], free_s[worker] + takes_s[name])
         free_s[worker] += takes_s[name]
     end_s, now = max(free_s), 0.0
-    monkeypatch.setattr("experiments.reproduce.making.time.monotonic", lambda: now)
+    monkeypatch.setattr("experiments.reproduce.figure_jobs.time.monotonic", lambda: now)
     shown: list[Any] = []
 
     tally = Tally({n: known[n] for n in names}, 2, lambda *given: shown.append(given))

@@ -13,7 +13,7 @@ from c2c.config import load_code
 from c2c.errors import SettingError
 from experiments import figure as door
 from experiments.figure import Context, choose, figure_files, figures
-from experiments.reproduce import making
+from experiments.reproduce import figure_jobs
 from experiments.reproduce.command import as_lists, context_of, folder_name
 from experiments.reproduce.run import reproduce
 from tests.experiments.duties import QUICK
@@ -153,7 +153,7 @@ def test_a_failed_figure_does_not_stop_the_others(
 
     spec = FIGURES["fig8"]
     monkeypatch.setattr(
-        making,
+        figure_jobs,
         "inputs_of",
         lambda s, c: {"config": {"figure": s.name}, "packages": (), "files": ()},
     )

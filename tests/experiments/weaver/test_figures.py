@@ -14,7 +14,7 @@ from c2c.systems.weaver import fitted, fitted_claims
 from experiments.claims import claim
 from experiments.figure import figures
 from experiments.papers.weaver import fig5, fig6, model, table1
-from experiments.papers.weaver.served import L40S, Served, largest_rate, lengths_of, served
+from experiments.papers.weaver.two_models import L40S, Served, largest_rate, lengths_of, served
 from tests.experiments.duties import QUICK, check_answers
 from tests.tiers import tiered
 

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pallas_kernels.counting import round_up
 from pallas_kernels.gemm import (
     MODEL_EXPERTS,
     Config,
@@ -35,6 +34,7 @@ from pallas_kernels.gemm.rows import OfExperts, Place
 from pallas_kernels.gemm.schedule import FIELDS, Block, block_table, capacity
 from pallas_kernels.gemm.specs import KINDS
 from pallas_kernels.hopper import SHARED_BYTES_LIMIT
+from pallas_kernels.integer_math import round_up
 
 
 @st.composite

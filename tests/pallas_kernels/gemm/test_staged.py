@@ -14,7 +14,7 @@ import pytest
 from pallas_kernels import check_gemm
 from pallas_kernels.gemm import MACHINES, Gemm, choice
 from pallas_kernels.gemm.layout import tile_major
-from pallas_kernels.gemm.staged import pieces, reader_of, staged_s
+from pallas_kernels.gemm.staging import pieces, reader_of, staged_s
 from pallas_kernels.host_memory import to_host
 from pallas_kernels.hybrid_gemm import hybrid_gemm, pack_weights
 

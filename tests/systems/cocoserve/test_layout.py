@@ -106,7 +106,7 @@ def test_the_largest_batch_is_the_headroom(kv: str, layers: int) -> None:
     tokens = layout(memory_share=share).memories["gpu0"] / kv_bytes_per_token(SPEC)
     assert sizes[0] == int(tokens // 300)
     part = {"every": 0.5, "copies": 1.0}[kv]
-    assert sizes[1] == pytest.approx(headroom(layers, part, of=40) * sizes[0], abs=2.0)
+    assert sizes[1] == pytest.approx(headroom(layers, part, model_layers=40) * sizes[0], abs=2.0)
 
 
 def test_what_cannot_be_is_refused() -> None:

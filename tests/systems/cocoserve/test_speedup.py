@@ -124,10 +124,10 @@ def test_gamma_of_an_a100_is_above_one() -> None:
 
 
 def test_headroom() -> None:
-    found = [headroom(n, 1, of=LAYERS) for n in (15, 20, 25, 30)]
+    found = [headroom(n, 1, model_layers=LAYERS) for n in (15, 20, 25, 30)]
     assert found == pytest.approx([1.6, 2, 8 / 3, 4])
     for n in (15, 20, 25, 30):  # half of the sequences: Eq. 4's bound
-        assert headroom(n, 0.5, of=LAYERS) == pytest.approx(printed_speedup(copied(n), 0))
+        assert headroom(n, 0.5, model_layers=LAYERS) == pytest.approx(printed_speedup(copied(n), 0))
 
 
 def test_wrong_values_are_named() -> None:
@@ -137,8 +137,8 @@ def test_wrong_values_are_named() -> None:
         "rows": lambda: split_speedup([[2, 1], [2]], 0),
         "rates": lambda: split_speedup([[2, 1]], 0, rates=[[1, 0]]),
         "per_transition": lambda: counted_speedup(Placement.unscaled(2), -1.0),
-        "layers": lambda: headroom(40, 1, of=40),
-        "share": lambda: headroom(4, 1.5, of=40),
+        "layers": lambda: headroom(40, 1, model_layers=40),
+        "share": lambda: headroom(4, 1.5, model_layers=40),
         "rows[0]": lambda: Placement(((0, 1),), rows=((2, 2),)).partitions(5),
     }.items():
         with pytest.raises(SettingError) as refused:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.papers.medusa.emulated import Outcome, judge, prepare
+from experiments.papers.medusa.emulation_case import Outcome, judge, prepare
 from experiments.papers.medusa.synthetic import Shape
 
 shapes = st.builds(

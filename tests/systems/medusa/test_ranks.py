@@ -12,7 +12,7 @@ from c2c.systems.medusa import Analysed, Artefact, Capture, OnDemand, analyse, m
 from c2c.systems.program import Argument, Launch, Program
 from experiments.papers.medusa import ranks
 from experiments.papers.medusa.processes import Process, key_of
-from experiments.papers.medusa.ranked import Rank, ranked
+from experiments.papers.medusa.rank_programs import Rank, ranked
 from pallas_kernels.repository import RepositoryWarning
 
 WORLD = 4
@@ -25,7 +25,7 @@ def process(
     rank = Rank.of(number, WORLD, seed)
     told = {k: v for k, v in rank.told.items() if names is None or k in names}
     mine = {batch: ranked(program, rank) for batch, program in programs.items()}
-    return Process(mine, seed, has_guards=seed == 2, told=told)
+    return Process(mine, seed, has_guards=seed == 2, told_values=told)
 
 
 def analysed(one: Process, two: Process, last: Process | None) -> tuple[Capture, Analysed]:

@@ -10,8 +10,8 @@ from c2c.errors import DataError, SettingError
 from c2c.systems.medusa import analyse, make_artefact, restore
 from c2c.systems.program import Launch, entries_of
 from c2c.systems.program.xla import XlaStep, over_one_memory, read_dump
+from experiments.papers.medusa.emulated_restore import Restoring, is_same
 from experiments.papers.medusa.processes import Process, key_of
-from experiments.papers.medusa.restoring import Restoring, is_same
 from tests.systems.program.xla.make import DECODE
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from c2c.cost.kernel_graph import Batch, Transfer, Weights, step_kernels, timed_gpus
 from c2c.models import load_spec
 from c2c.systems.tessera import Gpus, Options, Work, costs_of, memory_of, plan, work_of
-from c2c.systems.tessera.contracting import contracted
+from c2c.systems.tessera.contraction import contracted
 
 
 @st.composite

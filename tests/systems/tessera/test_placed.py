@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from c2c.errors import SettingError
 from c2c.systems.tessera.lanes import PARTS
-from c2c.systems.tessera.live.placed import Placed
+from c2c.systems.tessera.live.placed_model import Placed
 from c2c.transformer import KvPool, Model, Runner, Sampling, Shapes, Step, block_elements, load
 from tests.transformer.random_checkpoints import config_of, tensors_of, write
 

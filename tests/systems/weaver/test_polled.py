@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from c2c.errors import SettingError
-from c2c.systems.weaver.live.polled import InPieces
+from c2c.systems.weaver.live.polling_model import InPieces
 from c2c.transformer import KvPool, Runner, Shapes, block_elements, load, serve
 from c2c.transformer.layers.linear import Reference
 from experiments.random_requests import random_requests

@@ -18,8 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from c2c.errors import SettingError
-from c2c.systems.weaver.live.hosting import KvHost
 from c2c.systems.weaver.live.links import SlotInbox, SlotLink, check_slot, slot_shape
+from c2c.systems.weaver.live.receiver import KvHost
 from c2c.systems.weaver.live.woven import Woven, is_away
 from c2c.transformer import (
     KvPool,

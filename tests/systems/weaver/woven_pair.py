@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from c2c.systems.weaver.live.hosting import KvHost
+from c2c.systems.weaver.live.receiver import KvHost
 from c2c.systems.weaver.live.woven import Woven, is_away
 from c2c.transformer import (
     KvPool,

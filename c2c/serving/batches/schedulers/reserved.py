@@ -82,7 +82,7 @@ def fill_reserved(w: Loop, i: int, now_s: float, mixes: bool) -> int:
 
 @inlined
 def joins_reserved(w: Loop, i: int) -> bool:
-    """Return True if there is room for the whole head of instance `i`'s queue."""
+    """Return whether instance `i`'s queue head has room as a whole."""
     inst = w.s.instance[i]
     head = w.s.request[inst.wait_head]
     need = request_bytes(w.fleet, w.s, i, head.prompt + head.output)

@@ -28,8 +28,8 @@ class SGLang(NamedTuple):
 
     Attributes:
       chunk: prompt tokens of a step (`chunked_prefill_size`).
-      new_token_ratio: share of the rest of its answer that a decode needs room for.
-      clip_tokens: most tokens of its answer that a joining prompt needs room for.
+      new_token_ratio: share of a decode's remaining answer with room.
+      clip_tokens: most answer tokens with room for a joining prompt.
     """
 
     chunk: Count = 8192

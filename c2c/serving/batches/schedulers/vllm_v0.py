@@ -27,7 +27,7 @@ class VllmV0(NamedTuple):
 
     Attributes:
       max_tokens: prompt tokens of a step (`max_num_batched_tokens`); a longer prompt has its own.
-      spare_tokens: KV tokens that a joining prompt leaves free (`watermark`).
+      spare_tokens: KV tokens left free by a joining prompt (`watermark`).
     """
 
     max_tokens: Count = 2048

@@ -33,8 +33,8 @@ class Moved:
     """Totals of a layout change.
 
     Attributes:
-      kv_bytes: bytes of copied keys and values, repeats included.
-      requests: number of requests whose KV moved.
+      kv_bytes: with repeats.
+      requests: requests whose KV moved.
     """
 
     weight_bytes: int
@@ -45,7 +45,7 @@ class Moved:
 
 @dataclass(slots=True)
 class _Going:
-    """A moving request: its new path, its blocks there, and the copied positions."""
+    """A moving request: new path, new blocks, and copied positions."""
 
     path: Path
     blocks: np.ndarray  # int32 [layers, blocks]; of layers that stay those that it has
@@ -53,7 +53,7 @@ class _Going:
 
 
 class Relayout:
-    """A layout change, under way from its creation to `Moved`, `cancel` or an error.
+    """A layout change, from its creation to `Moved`, `cancel` or an error.
 
     Source: CoCoServe, section 3.1.
     """
@@ -69,11 +69,11 @@ class Relayout:
         """Check that devices have room; nothing is copied.
 
         Args:
-          homes: new paths of requests, by id; by default a request moves as few layers as possible.
-          piece_bytes: bytes copied at a step boundary.
+          homes: new paths by request id; by default as few layers move as possible.
+          piece_bytes: copied at a step boundary.
 
         Raises:
-          SettingError: another model, other devices, another change under way, or no room.
+          SettingError: another model, other devices, a change under way, or no room.
         """
         layers, devices = over.spec.layers, len(over.pools)
         if len(target.copies) != layers:
@@ -139,10 +139,10 @@ class Relayout:
         )
 
     def advance(self) -> Moved | None:
-        """Copy the next piece, between two steps; return totals after the switch, else None.
+        """Copy the next piece between steps; return totals after the switch, else None.
 
         Raises:
-          OutOfPages: a device ran out of blocks; the change is undone.
+          OutOfPages: the change is undone.
         """
         budget = self._piece_bytes
         copied = self._copy_weights(budget)
@@ -191,7 +191,7 @@ class Relayout:
         return 2 * values * int(self._over.pools[0].dtype.itemsize)
 
     def _remaining(self) -> int:
-        """Return the bytes of positions still to copy, after their blocks are allocated."""
+        """Return the bytes of positions to copy, blocks allocated."""
         over, rest = self._over, 0
         for stay, cache in over.kept.items():
             path = self._path_of(stay)
@@ -213,7 +213,7 @@ class Relayout:
         return rest * self._slot_bytes()
 
     def _copy_positions(self) -> int:
-        """Copy positions between two devices, up to a call's size; return the bytes."""
+        """Copy positions between two devices, up to a call's size; return bytes."""
         pair, pages, slots, to, total = None, [], [], [], 0
         for stay, going in self._going.items():
             cache = self._over.kept[stay]
@@ -269,7 +269,7 @@ class Relayout:
 
 
 def ready_to_move(over: OverDevices) -> None:
-    """Prepare the executables that copy keys and values between any two devices."""
+    """Prepare executables that copy keys and values between devices."""
     index = np.zeros(_POSITIONS, np.int32)
     executables = over.executables
     assert executables is not None

@@ -32,14 +32,14 @@ __all__ = ["OverDevices", "Spread", "layer_bytes"]
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Copies of layers on devices, and the paths of new requests through them.
+    """Copies of layers on devices, and paths of new requests.
 
     Attributes:
-      copies: device indices of the copies of each layer.
-      paths: paths for requests; a new one gets the path with the fewest.
+      copies: device indices of each layer's copies.
+      paths: a new request gets the path with the fewest.
 
     Raises:
-      SettingError: a layer without a copy, or a path over a device that lacks its layer.
+      SettingError: a layer without a copy, or a wrong path.
     """
 
     copies: tuple[tuple[int, ...], ...]
@@ -65,14 +65,14 @@ class Spread:
         return cls(((device,),) * layers, ((device,) * layers,))
 
     def has(self, path: Path) -> bool:
-        """Return whether every device of a path holds its layer."""
+        """Return whether a path's devices hold their layers."""
         return len(path) == len(self.copies) and all(
             device in devices for device, devices in zip(path, self.copies, strict=True)
         )
 
 
 class OverDevices(OverPools):
-    """A model whose layers have copies on several devices; KV is where its layer is computed.
+    """A model with copies of layers on several devices; KV is where its layer is computed.
 
     A step begins and ends on the first device.
 
@@ -96,7 +96,7 @@ class OverDevices(OverPools):
 
         Args:
           params: on the first pool's device with an array per layer, or in host memory.
-          capacity_bytes: limit of each device for weights and pool.
+          capacity_bytes: of each device for weights and pool.
 
         Raises:
           SettingError: layers share arrays in device memory.
@@ -142,20 +142,22 @@ class OverDevices(OverPools):
         return free[int(np.random.default_rng((self._seed, stay.request)).integers(len(free)))]
 
     def give(self, stay: Stay) -> None:
-        """Free the blocks of a request."""
+        """Free a request's blocks."""
         self.planned.pop(stay.request, None)
         if self.on_give is not None:
             self.on_give(stay)
         super().give(stay)
 
-    def compute(self, laid: Laid, tokens: Any, wanted: Any, *, has_logits: bool = True) -> Any:
+    def compute(
+        self, laid: Laid, tokens: Any, logit_indices: Any, *, has_logits: bool = True
+    ) -> Any:
         """Return the wanted tokens' logits, or the last layer's output."""
         call = _Call(self, laid, tokens)
         self.counts["steps"] += 1
         for devices, numbers in self._runs(laid):
             call.run([call.group(*group) for group in devices], numbers)
         x = call.whole()
-        return self.end(x, wanted) if has_logits else x
+        return self.end(x, logit_indices) if has_logits else x
 
     def _runs(self, laid: Laid) -> Iterator[tuple[list[tuple[int, tuple[int, ...]]], range]]:
         rows = [row for row, stay in enumerate(laid.rows) if stay is not None]
@@ -174,7 +176,7 @@ class OverDevices(OverPools):
         self.counts["changes"] += any(before)
 
     def run_layer(self, device: int, number: int, x: Any, group: _Group) -> Any:
-        """Return a layer's output for a group's activations, which are donated."""
+        """Return a layer's output; the group's activations are donated."""
         pool = self.pools[device]
         x, pool.arrays = self.stage[device](_LAYER)(
             x, replace(pool.arrays, tables=None), self.weights[number, device], group.tables,
@@ -184,7 +186,7 @@ class OverDevices(OverPools):
         return x
 
     def ready(self, laid: Laid, tokens: Any) -> Any:
-        """Prepare the executables of a call shape for all groups and devices."""
+        """Prepare a call shape's executables for all groups and devices."""
         spec, (x, *_) = self.nameless, self.begin(laid, tokens, ahead=True)
         calls = {(laid.chunk, laid.decode_rows)}
         if laid.chunk + laid.decode_rows > 1:  # one row is all on one device
@@ -210,8 +212,6 @@ class OverDevices(OverPools):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Group:
-    """Rows of a call on one device."""
-
     device: int
     index: np.ndarray | None  # indices of its tokens in the call; None: all of them
     tables: Any
@@ -221,8 +221,6 @@ class _Group:
 
 @dataclass(slots=True)
 class _Call:
-    """Activations of one call on their way over devices."""
-
     over: OverDevices
     laid: Laid
     tokens: Any
@@ -299,7 +297,7 @@ class _Call:
 
 
 def layer_bytes(layer: Any) -> int:
-    """Return the bytes of a layer's weights in device memory."""
+    """Return a layer's weight bytes in device memory."""
     return sum(leaf.nbytes for leaf in jax.tree.leaves(layer) if not in_host_memory(leaf))
 
 

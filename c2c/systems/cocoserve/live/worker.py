@@ -1,4 +1,4 @@
-"""Worker process over several devices, whose layout changes while it serves.
+"""Worker process over several devices with changing layout.
 
 python -m c2c.systems.cocoserve.live.worker <socket> <place> <generation>
 """
@@ -29,8 +29,6 @@ _log = logging.getLogger("c2c.engine")
 
 @dataclass(slots=True, eq=False)
 class _Change:
-    """A change of an instance's variant: the frame and its progress."""
-
     asked: say.Relayout
     under_way: Relayout | None = None  # None: not started, or waiting for blocks
     compiled: int = 0  # executables compiled before it
@@ -39,7 +37,7 @@ class _Change:
 
 
 class Spreading(Residents):
-    """Instances over the devices of a worker, and changes of their variants."""
+    """Instances over a worker's devices, and changes of their variants."""
 
     def _open_pool(self) -> KvPool:
         self._pools = self._open_pools()
@@ -70,7 +68,7 @@ class Spreading(Residents):
                 pass
 
     def load(self, load: say.Load) -> None:
-        """Make a model runnable as an instance, in a variant."""
+        """Make a model runnable in a variant."""
         super().load(load)
         self._become(_executor(self._runners[load.instance]), load.variant)
         self._moved = dict(load.moved)
@@ -89,15 +87,14 @@ class Spreading(Residents):
         super()._submit(instance, submit)
 
     def _path(self, over: OverDevices, request: int, home: int) -> Path | None:
-        """Return the path of a new request; None: any of the current variant's."""
         for number in (home, self._moved.get(request, home)):
             if over.spread.has(self._setup.homes[number]):
                 return self._setup.homes[number]
         return None
 
-    def relayout(self, asked: say.Relayout) -> None:
-        """Queue a change of an instance's variant; nothing is copied yet."""
-        self._changes.append(_Change(asked=asked, compiled=self.compiled))
+    def relayout(self, relayout: say.Relayout) -> None:
+        """Queue a change of variant; nothing is copied yet."""
+        self._changes.append(_Change(asked=relayout, compiled=self.compiled))
 
     @property
     def is_changing(self) -> bool:
@@ -106,7 +103,7 @@ class Spreading(Residents):
         return change is not None and (change.under_way is not None or not change.waits)
 
     def advance(self) -> say.Relaid | None:
-        """Copy the next piece; return totals once the variant has changed."""
+        """Copy the next piece; return totals after the change."""
         if not self._changes:
             return None
         change = self._changes[0]

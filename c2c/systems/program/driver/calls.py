@@ -61,12 +61,12 @@ class Packed:
 
     @property
     def address(self) -> int:
-        """Address of the array, which lives as long as this object."""
+        """The array's address, valid with this object."""
         return ctypes.addressof(self._array)
 
 
 def raw_attribute(value: Any) -> bytes:
-    """Return the bytes of a CUlaunchAttributeValue."""
+    """Return a CUlaunchAttributeValue's bytes."""
     return ctypes.string_at(value.getPtr(), VALUE_BYTES)
 
 
@@ -80,7 +80,7 @@ def launch_attribute(attribute: LaunchAttribute) -> Any:
 
 
 def attribute_value(attribute: LaunchAttribute) -> Any:
-    """Return an attribute's value as a `CUkernelNodeAttrValue`, for a graph's node."""
+    """Return an attribute as a `CUkernelNodeAttrValue`, for a node."""
     result = bindings().CUkernelNodeAttrValue()
     ctypes.memmove(result.getPtr(), attribute.value.ljust(VALUE_BYTES, b"\0"), VALUE_BYTES)
     return result

@@ -38,8 +38,8 @@ class Driver(Graphs, Peer):
     """A GPU with one stream.
 
     Args:
-      is_apart: whether to create a context, as for another GPU.
-      priority: of the stream; lower runs first.
+      is_apart: whether to create a context.
+      priority: lower runs first.
 
     Raises:
       DeviceFault: no driver or no GPU.
@@ -64,7 +64,7 @@ class Driver(Graphs, Peer):
 
     @property
     def stream(self) -> int:
-        """Handle of the stream, for libraries that launch into it."""
+        """Handle of the stream, for launching libraries."""
         return int(self._stream)
 
     def describe(self) -> dict[str, Any]:
@@ -179,7 +179,7 @@ class Driver(Graphs, Peer):
         """Return a symbol's function by dlopen, dlsym and `cudaGetFuncBySymbol`.
 
         Raises:
-          DeviceFault: the library, or the CUDA runtime, cannot be opened.
+          DeviceFault: no library or CUDA runtime.
         """
         if library not in self._libraries:
             try:
@@ -227,7 +227,7 @@ class Driver(Graphs, Peer):
         self._note()
 
     def fill(self, call: FillCall) -> None:
-        """Fill or capture with `cuMemsetD8Async`, `D16` or `D32`, by the element's size."""
+        """Fill or capture with `cuMemsetD8Async`, `D16` or `D32`."""
         calls = {1: "cuMemsetD8Async", 2: "cuMemsetD16Async", 4: "cuMemsetD32Async"}
         function = getattr(self._d, calls[call.element_bytes])
         checked(function, self._d.CUdeviceptr(call.target), call.value, call.length, self._stream)
@@ -261,7 +261,7 @@ class Driver(Graphs, Peer):
         )  # fmt: skip
 
     def end_capture(self) -> int:
-        """End the capture; return its graph in the order of launches."""
+        """End the capture; return its graph in launch order."""
         graph = int(checked(self._d.cuStreamEndCapture, self._stream))
         self._order[graph] = list(self._captured or ())
         self._captured = None
@@ -306,7 +306,7 @@ class Driver(Graphs, Peer):
         checked(self._d.cuStreamWaitEvent, self._stream, self._d.CUevent(event), 0)
 
     def receive(self, call: CopyCall, source: Peer) -> None:
-        """Copy with `cuMemcpyPeerAsync`, or within the context that both share."""
+        """Copy with `cuMemcpyPeerAsync`, or within a shared context."""
         assert isinstance(source, Driver)
         self.enter()
         if int(source.context) == int(self.context):

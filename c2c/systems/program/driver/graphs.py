@@ -57,7 +57,7 @@ class Graphs:
         return self._places[function]
 
     def nodes(self, graph: int) -> tuple[int, ...]:
-        """Return a graph's nodes as launched or added, else in the driver's order."""
+        """Return a graph's nodes as launched or added, else by the driver."""
         if graph not in self._order:
             handle = self._d.CUgraph(graph)
             _, count = checked(self._d.cuGraphGetNodes, handle, 0)
@@ -79,7 +79,7 @@ class Graphs:
         )
 
     def node_kind(self, node: int) -> str:
-        """Return a node's kind, or the driver's name of an unsupported kind."""
+        """Return a node's kind, or the driver's name."""
         kind = checked(self._d.cuGraphNodeGetType, self._d.CUgraphNode(node))
         return _KINDS.get(int(kind), getattr(kind, "name", str(kind)))
 
@@ -210,7 +210,7 @@ class Graphs:
         return int(checked(self._d.cuGraphInstantiate, self._d.CUgraph(graph), 0))
 
     def update(self, executable: int, graph: int) -> None:
-        """Update with `cuGraphExecUpdate`, which may refuse more than another topology."""
+        """Update with `cuGraphExecUpdate`, which may refuse more."""
         handle = self._d.CUgraphExec(executable)
         checked(self._d.cuGraphExecUpdate, handle, self._d.CUgraph(graph))
 

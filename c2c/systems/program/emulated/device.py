@@ -29,12 +29,12 @@ _SHARED_MOST: Final = 227 << 10
 
 
 class Emulated(Peer):
-    """An emulated GPU of one process, whose calls run at once.
+    """An emulated GPU with immediate calls.
 
     Args:
-      seed: seed of addresses, function order, unwritten memory and node order.
-      libraries: libraries of kernels.
-      memory_bytes: size of device memory.
+      seed: of addresses, function order, unwritten memory, node order.
+      libraries: of kernels.
+      memory_bytes: of the device.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Emulated(Peer):
         self._handles = 0x6600_0000_0000 + self._draw.randrange(1 << 20) * 16
 
     def describe(self) -> dict[str, Any]:
-        """Return the given name and memory; `mig` is empty and `driver` 0."""
+        """Return name and memory; `mig` is empty, `driver` 0."""
         return {"gpu": self._name, "memory_bytes": self._memory_bytes, "mig": "", "driver": 0}
 
     # memory
@@ -75,7 +75,7 @@ class Emulated(Peer):
         return self._memory.reserve(nbytes, address)
 
     def allocate_at(self, address: int, nbytes: int) -> None:
-        """Map memory; refused outside of reserved ranges and over another segment."""
+        """Map memory; refused outside reserved ranges and over segments."""
         self._memory.allocate_at(address, nbytes)
 
     def write(self, address: int, data: bytes) -> None:
@@ -83,7 +83,7 @@ class Emulated(Peer):
         self._memory.write(address, data)
 
     def read(self, address: int, nbytes: int) -> bytes:
-        """Read within one segment; unwritten bytes are noise of this process."""
+        """Read within a segment; unwritten bytes are noise."""
         return self._memory.read(address, nbytes)
 
     def free_bytes(self) -> int:
@@ -107,7 +107,7 @@ class Emulated(Peer):
         return self._modules.find(module, name)
 
     def functions(self, module: int) -> tuple[int, ...]:
-        """Return a module's functions in random order, loaded or not."""
+        """Return a module's functions in random order."""
         return self._modules.by_module[module]
 
     def function_name(self, function: int) -> str:
@@ -115,7 +115,7 @@ class Emulated(Peer):
         return self._modules.function(function).entry.name
 
     def function_module(self, function: int) -> int:
-        """Return the module of the image."""
+        """Return the image's module."""
         return self._modules.function(function).module
 
     def parameter_places(self, function: int) -> tuple[ParameterPlace, ...]:
@@ -137,14 +137,14 @@ class Emulated(Peer):
         self._modules.function(function).shared_limit = nbytes
 
     def symbol(self, library: str, name: str) -> int | None:
-        """Return a library's kernel, or None if the library hides or lacks it."""
+        """Return a library's kernel, or None if hidden or absent."""
         symbol = self._modules.libraries.get(library)
         if symbol is None or symbol.is_hidden:
             return None
         return self._modules.of_library(library, name)
 
     def library_function(self, library: str, name: str) -> int:
-        """Return a library's kernel, hidden or not; not in the port."""
+        """Return a library's kernel, also a hidden one."""
         function = self._modules.of_library(library, name)
         if function is None:
             raise DeviceFault(f"{library} has no kernel {name}")
@@ -153,7 +153,7 @@ class Emulated(Peer):
     # one stream, and its capture
 
     def launch(self, call: KernelCall) -> None:
-        """Check function, parameter sizes and shared memory, then run or capture the kernel."""
+        """Check function, parameters and shared memory, then run or capture."""
         self._check(call)
         self._do("kernel", call)
 
@@ -181,7 +181,7 @@ class Emulated(Peer):
         return len(self._captured().graph.nodes)
 
     def depend_on(self, edges: Sequence[Edge]) -> None:
-        """Set the edges to the next captured node; by default the previous one's."""
+        """Set the next captured node's edges; by default the previous one's."""
         self._captured().told = list(edges)
 
     def end_capture(self) -> int:
@@ -196,10 +196,10 @@ class Emulated(Peer):
     # events and copies between devices
 
     def enter(self) -> None:
-        """Do nothing: a call goes to the object that it is made on."""
+        """Do nothing: calls go to their object."""
 
     def record(self) -> int:
-        """Return an event that has occurred; refused during a capture."""
+        """Return an event that has occurred; refused in a capture."""
         if self._capture is not None:
             raise DeviceFault("cannot record an event of a stream under capture")
         event = self._new()
@@ -264,7 +264,7 @@ class Emulated(Peer):
         return handle
 
     def add_kernel(self, graph: int, call: KernelCall) -> int:
-        """Add a kernel node, after the check of a launch."""
+        """Add a kernel node, after a launch's check."""
         self._check(call)
         return self._add(graph, Node("kernel", call))
 
@@ -277,7 +277,7 @@ class Emulated(Peer):
         return self._add(graph, Node("fill", call))
 
     def add_child(self, graph: int, child: int) -> int:
-        """Add a child node, which runs the graph as it is at launch."""
+        """Add a child node, which runs the graph as at launch."""
         return self._add(graph, Node("child", child))
 
     def add_empty(self, graph: int) -> int:
@@ -285,7 +285,7 @@ class Emulated(Peer):
         return self._add(graph, Node("empty", None))
 
     def add_edges(self, graph: int, edges: Sequence[Edge]) -> None:
-        """Add edges; refused if one names a node that the graph lacks."""
+        """Add edges; refused for missing nodes."""
         record = self._graphs[graph]
         for edge in edges:
             if not (0 <= edge.source < len(record.nodes) and 0 <= edge.target < len(record.nodes)):
@@ -293,7 +293,7 @@ class Emulated(Peer):
         record.edges.extend(edges)
 
     def instantiate(self, graph: int) -> int:
-        """Copy nodes and edges into an executable graph; cycles are refused."""
+        """Copy nodes and edges into an executable graph without cycles."""
         record = self._graphs[graph]
         order_of(len(record.nodes), record.edges, self._draw)
         handle = self._new()
@@ -301,7 +301,7 @@ class Emulated(Peer):
         return handle
 
     def update(self, executable: int, graph: int) -> None:
-        """Replace an executable graph's nodes; refused if kinds or edges differ."""
+        """Replace an executable graph's nodes; refused for other kinds or edges."""
         old, new = self._executables[executable], self._graphs[graph]
         kinds = [[node.kind for node in version.nodes.values()] for version in (old, new)]
         if kinds[0] != kinds[1] or set(old.edges) != set(new.edges):
@@ -314,7 +314,7 @@ class Emulated(Peer):
             raise DeviceFault("no such executable graph")
 
     def launch_graph(self, executable: int) -> None:
-        """Run all nodes in a random order that the edges allow."""
+        """Run nodes in a random order allowed by edges."""
         self._run(self._executables[executable])
 
     def destroy_graph(self, graph: int) -> None:

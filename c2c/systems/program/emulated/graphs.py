@@ -29,7 +29,7 @@ class Node:
 
 @dataclass(slots=True)
 class Graph:
-    """Nodes by handle, in order of creation, and edges between their positions."""
+    """Nodes by handle, in order, and edges between positions."""
 
     nodes: dict[int, Node] = field(default_factory=dict)
     edges: list[Edge] = field(default_factory=list)
@@ -37,7 +37,7 @@ class Graph:
 
 @dataclass(slots=True)
 class Capture:
-    """A stream under capture; nodes wait for the previous one unless `told` has edges."""
+    """A stream under capture; nodes follow each other unless `told` has edges."""
 
     graph: Graph
     told: list[Edge] | None = None

@@ -1,4 +1,4 @@
-"""Emulated kernels: writes that depend on a digest of name, constants and bytes read."""
+"""Emulated kernels: writes by a digest of name, constants and bytes read."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _SEAL: Final = 0x54D4
 
 
 def sealed(tensor_map: bytes, address: int) -> bytes:
-    """Return a tensor map with another address, and a checksum in its last word."""
+    """Return a tensor map with another address, its last word a checksum."""
     body = address.to_bytes(8, "little") + tensor_map[8 : TENSOR_MAP_BYTES - 4]
     return body + struct.pack("<I", zlib.crc32(body, _SEAL))
 
 
 # The fake driver library (tests/systems/program/fake) computes the same in C.
 def execute(entry: Entry, call: KernelCall, memory: Memory) -> None:
-    """Run a kernel: digest all bytes read, write all that it writes."""
+    """Run a kernel: digest bytes read, write all."""
     digest = zlib.crc32(entry.name.encode())
     digest = zlib.crc32(struct.pack("<7I", *call.grid, *call.block, call.shared_bytes), digest)
     for number, value in call.attributes:
@@ -49,7 +49,6 @@ def execute(entry: Entry, call: KernelCall, memory: Memory) -> None:
 
 
 def _record(entry: Entry, call: KernelCall, places: list[int], memory: Memory) -> None:
-    """Widen the recorded intervals by the bytes that the kernel accessed."""
     for traced in entry.traced:
         row = int.from_bytes(call.parameters[traced.intervals], "little") + 16 * traced.number
         for access, address in zip(entry.accesses, places, strict=True):
@@ -60,7 +59,7 @@ def _record(entry: Entry, call: KernelCall, places: list[int], memory: Memory) -
 
 
 def fill_bytes(seed: int, nbytes: int) -> bytes:
-    """Return the bytes of one write, by `seed` and position."""
+    """Return one write's bytes, by `seed` and position."""
     count = -(-nbytes // 4)
     words = [(seed + j * _STEP) & _MASK for j in range(count)]
     return struct.pack(f"<{count}I", *words)[:nbytes]

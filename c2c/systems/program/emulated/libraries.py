@@ -16,7 +16,7 @@ _SHARED_BYTES = 48 << 10  # default limit of a launch's dynamic shared memory
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """A library of kernels, as images that are loaded on first use."""
+    """A library of kernels, as images loaded on first use."""
 
     path: str
     images: tuple[bytes, ...]
@@ -35,7 +35,7 @@ class Function:
 
 @dataclass(slots=True)
 class Modules:
-    """Libraries of a process, and the modules loaded so far."""
+    """Libraries and loaded modules of a process."""
 
     libraries: dict[str, Library]
     draw: random.Random
@@ -45,7 +45,7 @@ class Modules:
     _handle: int = 0
 
     def load(self, image: bytes) -> int:
-        """Load an image, its functions on first use in random order."""
+        """Load an image; functions in random order on first use."""
         entries = list(entries_of(image))
         self.draw.shuffle(entries)
         module = self._new()
@@ -65,7 +65,7 @@ class Modules:
         raise DeviceFault(f"no function {name} in the module")
 
     def of_library(self, path: str, name: str) -> int | None:
-        """Load and return a library's kernel, or None if the library lacks it."""
+        """Load and return a library's kernel, or None."""
         library = self.libraries.get(path)
         for k, image in enumerate(() if library is None else library.images):
             if any(entry.name == name for entry in entries_of(image)):
@@ -75,7 +75,7 @@ class Modules:
         return None
 
     def function(self, handle: int) -> Function:
-        """Return the function of a handle."""
+        """Return a handle's function."""
         result = self.functions.get(handle)
         if result is None:
             raise DeviceFault(f"{handle:#x} is no function of this process")

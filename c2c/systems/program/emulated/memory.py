@@ -36,7 +36,7 @@ class Memory:
         return address
 
     def reserve(self, nbytes: int, address: int) -> int:
-        """Reserve a range of addresses, at `address` if free; return its begin."""
+        """Reserve addresses, at `address` if free; return the begin."""
         if not self._is_free(address, nbytes):
             address, self._next = self._next, self._next + -(-nbytes // _GRAIN) * _GRAIN
         self._reserved.append((address, address + nbytes))

@@ -2,7 +2,7 @@
 
 from c2c.systems.program.xla.compile import StepShape, compile_step
 from c2c.systems.program.xla.distil import distil
-from c2c.systems.program.xla.reading import XlaStep, read_dump
+from c2c.systems.program.xla.dumps import XlaStep, read_dump
 from c2c.systems.program.xla.sizes import over_one_memory, stated_kernels
 from c2c.systems.program.xla.targets import TARGETS, XlaTarget
 

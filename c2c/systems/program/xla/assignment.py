@@ -1,4 +1,4 @@
-"""XLA's buffer assignment: the allocation, offset and size of each value."""
+"""XLA's buffer assignment: allocation, offset and size of values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PARAMETER = re.compile(r"parameter (\d+)")
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """An allocation of XLA; `is_local`: a thread's, not of the device."""
+    """XLA's allocation; `is_local`: a thread's, not the device's."""
 
     number: int
     nbytes: int

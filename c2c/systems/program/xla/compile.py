@@ -1,4 +1,4 @@
-"""Compilation of a transformer's step for an absent GPU, with XLA's dumps.
+"""Compilation of a step for an absent GPU, with XLA's dumps.
 
 PYTHONPATH=.venv-aot python -m c2c.systems.program.xla.compile OUT '{"layers": 2}'
 """
@@ -28,13 +28,13 @@ PAGE_TOKENS: Final = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepShape:
-    """Shape of a step of a Llama or Mixtral.
+    """Shape of a Llama's or Mixtral's step.
 
     Attributes:
-      rows: sequences in the batch.
-      chunk: tokens of each sequence; 1: a decode step.
+      rows: sequences.
+      chunk: tokens a sequence; 1: a decode step.
       context: tokens of KV a sequence, a multiple of 64.
-      layers, hidden, heads, kv_heads, head_dim, intermediate, vocab: the model's sizes.
+      layers, hidden, heads, kv_heads, head_dim, intermediate, vocab: sizes.
       experts: experts, two a token; 0: dense.
     """
 
@@ -59,7 +59,7 @@ class StepShape:
             raise SettingError("context", self.context, f"a multiple of {PAGE_TOKENS}")
 
     def model(self) -> ModelSpec:
-        """Return the spec of the model."""
+        """Return the model's spec."""
         is_sparse = self.experts > 0
         return ModelSpec(
             name="step",
@@ -89,7 +89,7 @@ def flags(folder: Path) -> str:
 
 # It needs a process of its own, as XLA reads its flags on jax's first use.
 def compile_step(shape: StepShape, folder: Path) -> None:
-    """Compile a step; write the distilled dumps to `folder`, see `distil`."""
+    """Compile a step; write distilled dumps to `folder`, see `distil`."""
     if folder.is_dir() and any(folder.iterdir()):
         raise DataError(str(folder), "is not empty")
     with tempfile.TemporaryDirectory() as raw:
@@ -141,7 +141,7 @@ def _sharding(jax: Any, target: XlaTarget) -> Any:
 
 
 def main(arguments: list[str]) -> int:
-    """Compile a step; arguments are a folder and a shape as JSON."""
+    """Compile a step; arguments: a folder and a shape as JSON."""
     folder, shape = Path(arguments[0]), json.loads(arguments[1] if len(arguments) > 1 else "{}")
     if not isinstance(shape, Mapping):
         raise SettingError("shape", shape, "a JSON object")

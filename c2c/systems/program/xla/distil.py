@@ -24,7 +24,7 @@ _CALLED = re.compile(r"(?:body|condition|to_apply|calls)=%([\w.\-]+)")
 
 
 def distil(raw: Path, folder: Path) -> None:
-    """Write a distilled folder: PTX of each kernel, `hlo.txt`, `assignment.txt`, `thunks.txt`."""
+    """Write a distilled folder: kernels' PTX, `hlo.txt`, `assignment.txt`, `thunks.txt`."""
     texts = {name: _only(raw, end).read_text("utf-8") for name, end in _RAW.items()}
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / HLO, _hlo(texts[HLO]))

@@ -28,7 +28,7 @@ _ALIAS = re.compile(r"\{([\d, ]*)\}: \((\d+), \{([\d, ]*)\}")
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """An operand: an instruction's result, or the part at `path` of a tuple."""
+    """An operand: a result, or the part at `path` of a tuple."""
 
     name: str
     path: tuple[int, ...] = ()
@@ -40,11 +40,11 @@ class Instruction:
 
     Attributes:
       opcode: HLO's operation.
-      operands: references among the operands.
+      operands: references.
       arity: parts of a tuple; None: no tuple.
-      attributes: text after the operands.
-      inside: text between the parentheses.
-      kind: HLO's type of the result, such as `s32[4,1]`.
+      attributes: after the operands.
+      inside: in parentheses.
+      kind: type of the result, such as `s32[4,1]`.
     """
 
     name: str
@@ -62,7 +62,7 @@ class Instruction:
         return match[1] if match else ""
 
     def content(self) -> bytes:
-        """Return a constant's bytes; none if omitted or of unknown type."""
+        """Return a constant's bytes; none if omitted or unknown."""
         dtype = _TYPES.get(self.kind.partition("[")[0])
         if dtype is None or "..." in self.inside:
             return b""
@@ -82,8 +82,8 @@ class Module:
     """A scheduled module.
 
     Attributes:
-      computations: instructions by name, in the schedule's order.
-      aliases: path of the output that reuses a parameter's memory, by parameter.
+      computations: by name, in the schedule's order.
+      aliases: path of the output in a parameter's memory, by parameter.
     """
 
     computations: Mapping[str, Computation]

@@ -9,19 +9,19 @@ from typing import Literal
 from c2c.errors import DataError, SettingError
 from c2c.systems.program.image import Access
 from c2c.systems.program.program import Argument, Buffer, Copy, Fill, Kernel, Launch, Program, Slice
-from c2c.systems.program.xla.reading import XlaStep
+from c2c.systems.program.xla.dumps import XlaStep
 
 __all__ = ["over_one_memory", "stated_kernels"]
 
 
 def over_one_memory(steps: Mapping[int, XlaStep]) -> dict[int, Program]:
-    """Return a program for each batch size, all over the same permanent buffers.
+    """Return programs by batch size, over the same permanent buffers.
 
     Integers (tokens, positions, page tables) are zero and no inputs.
 
     Raises:
       SettingError: no steps.
-      DataError: launches of one kernel access different bytes.
+      DataError: a kernel's launches access different bytes.
     """
     if not steps:
         raise SettingError("steps", steps, "at least one batch size")
@@ -32,7 +32,7 @@ def over_one_memory(steps: Mapping[int, XlaStep]) -> dict[int, Program]:
 
 @dataclass(slots=True)
 class _Memory:
-    """Permanent buffers, numbered by content: a parameter, constant or result."""
+    """Permanent buffers, numbered by content."""
 
     buffers: list[Buffer] = field(default_factory=list)
     numbers: dict[tuple[str, object], int] = field(default_factory=dict)
@@ -56,8 +56,8 @@ class _Memory:
                 where[part.buffer] = self._at(("result", n), nbytes)
         return where
 
-    def _at(self, what: tuple[str, object], nbytes: int) -> int:
-        number = self.numbers.setdefault(what, len(self.buffers))
+    def _at(self, key: tuple[str, object], nbytes: int) -> int:
+        number = self.numbers.setdefault(key, len(self.buffers))
         if number == len(self.buffers):
             self.buffers.append(Buffer(nbytes))
         elif self.buffers[number].nbytes < nbytes:
@@ -98,10 +98,10 @@ def _moved(step: XlaStep, standing: Mapping[int, int], buffers: Sequence[Buffer]
 
 
 def stated_kernels(step: XlaStep) -> tuple[Kernel, ...]:
-    """Return the kernels with accesses as comments in their PTX, for devices without a GPU.
+    """Return the kernels with accesses as PTX comments, for emulation.
 
     Raises:
-      DataError: two launches of a kernel access different bytes.
+      DataError: a kernel's launches access different bytes.
     """
     accesses_of: dict[int, tuple[Access, ...]] = {}
     for number, launch in enumerate(step.program.launches):

@@ -1,4 +1,4 @@
-"""Descriptions of GPUs for XLA, which compiles for them although they are absent."""
+"""Descriptions of absent GPUs for XLA."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ __all__ = ["TARGETS", "XlaTarget"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class XlaTarget:
-    """Facts about a GPU that XLA needs beyond `conf/hardware`.
+    """Facts for XLA beyond `conf/hardware`.
 
     Attributes:
       capability: (major, minor).
       architecture: assemblers' name, such as `sm_90a`.
-      threads_per_sm: most resident threads of an SM.
+      threads_per_sm: most resident ones.
 
     Source: CUDA programming guide, "Technical specifications per compute capability".
     """
@@ -29,7 +29,7 @@ class XlaTarget:
     threads_per_sm: int
 
     def description(self) -> str:
-        """Return the target configuration for XLA's deviceless compilation, as text."""
+        """Return the target of XLA's deviceless compilation, as text."""
         gpu = load_platform(self.hardware).gpu
         major, minor = self.capability
         # The system reserves 1 KiB of an SM's shared memory; one block may opt in to the rest.

@@ -9,14 +9,14 @@ import sys
 
 from c2c.engine.residents import Residents
 from c2c.engine.worker import main
-from c2c.systems.tessera.live.placed import Placed
+from c2c.systems.tessera.live.placed_model import Placed
 from c2c.transformer import KvPool, Lease, Model, Runner
 
 __all__ = ["Placing"]
 
 
 class Placing(Residents):
-    """Instances over the devices of a worker, by the placement of its layout."""
+    """Instances over a worker's devices, by its layout's placement."""
 
     def _open_pool(self) -> KvPool:
         self._pools = self._open_pools()

@@ -1,4 +1,4 @@
-"""Instrumentation of PTX to record the addresses of its accesses."""
+"""Instrumentation of PTX to record addresses of accesses."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Injected:
 
 
 def inject(text: str, source: str = "PTX") -> Injected:
-    """Return a module whose kernels record their accesses in one more parameter, a buffer.
+    """Return a module whose kernels record accesses in a further parameter.
 
     Source: Tessera, section III-A, Listing 1. Ours: widths of accesses; predicates; asynchronous
     and tensor copies.
@@ -88,7 +88,7 @@ def inject(text: str, source: str = "PTX") -> Injected:
 
 
 def new_records(records: Sequence[Record]) -> bytes:
-    """Return the initial content of the buffer."""
+    """Return the buffer's initial content."""
     rows = np.zeros((len(records), 2), np.uint64)
     limits = np.iinfo(np.int64)
     for row, record in zip(rows, records, strict=True):
@@ -98,7 +98,7 @@ def new_records(records: Sequence[Record]) -> bytes:
 
 
 def intervals_of(records: Sequence[Record], buffer: bytes) -> Mapping[Record, Interval]:
-    """Return the recorded intervals, without accesses that did not happen."""
+    """Return the recorded intervals, of actual accesses."""
     result = {}
     for record, row in zip(records, np.frombuffer(buffer, np.uint64).reshape(-1, 2), strict=True):
         if record.dimension is not None:
@@ -124,7 +124,9 @@ def _prologue(kernel: KernelText, text: str) -> list[tuple[int, str]]:
     return [(close, f"{comma}{declared}\n"), (body, lines)]
 
 
-def _recorded(access: Access, instruction: Instruction, at: int) -> tuple[str, tuple[Record, ...]]:
+def _recorded(
+    access: Access, instruction: Instruction, index: int
+) -> tuple[str, tuple[Record, ...]]:
     guard = ""
     if instruction.predicate:
         guard = f"@{'!' if instruction.is_negated else ''}{instruction.predicate} "
@@ -132,7 +134,7 @@ def _recorded(access: Access, instruction: Instruction, at: int) -> tuple[str, t
     if coordinates:
         lines = []
         for k, coordinate in enumerate(coordinates):
-            place = RECORD_BYTES * (at + k)
+            place = RECORD_BYTES * (index + k)
             lines += [
                 f"mov.b32 %c2c_c, {coordinate};",
                 "cvt.s64.s32 %c2c_a, %c2c_c;",
@@ -142,7 +144,7 @@ def _recorded(access: Access, instruction: Instruction, at: int) -> tuple[str, t
             ]
         records = tuple(Record(access.index, k) for k in range(len(coordinates)))
     else:
-        place = RECORD_BYTES * at
+        place = RECORD_BYTES * index
         lines = [
             f"add.s64 %c2c_a, {access.address.base}, {access.address.offset};",
             f"{guard}atom.global.min.u64 _, [%c2c_b+{place}], %c2c_a;",

@@ -39,9 +39,9 @@ class Access:
 
     Attributes:
       mode: r, w or rw.
-      nbytes: of one thread; 0: set by a register or descriptor.
-      address: operand with its address.
-      reached: words of parameters that the address may come from.
+      nbytes: of a thread; 0: by register or descriptor.
+      address: its operand.
+      reached: possible parameter words.
     """
 
     index: int
@@ -56,7 +56,7 @@ class KernelAccess:
     """A kernel's accesses to global memory.
 
     Attributes:
-      opaque: unknown accesses, each with reason, file, line and instruction.
+      opaque: unknown accesses, with reason, file, line, instruction.
     """
 
     kernel: KernelText
@@ -82,7 +82,7 @@ class _Own(NamedTuple):
 
 
 class _Loaded(NamedTuple):
-    """A word of 8 bytes from memory, possibly an address."""
+    pass
 
 
 class _OnChip(NamedTuple):
@@ -90,7 +90,7 @@ class _OnChip(NamedTuple):
 
 
 class _Global(NamedTuple):
-    """The address of a variable in global memory."""
+    pass
 
 
 _Value = Reached | _Own | _Loaded | _OnChip | _Global
@@ -99,9 +99,9 @@ _NONE: _Values = frozenset()
 
 
 def reach(kernel: KernelText) -> KernelAccess:
-    """Return the accesses of a kernel, with the parameters that each may reach in any order.
+    """Return a kernel's accesses, with parameters possibly reached.
 
-    An address that no parameter reaches makes the kernel opaque.
+    An unreached address makes the kernel opaque.
 
     Source: Tessera, section III-A, which records at run time; ours needs no run.
     """
@@ -118,7 +118,7 @@ def reach(kernel: KernelText) -> KernelAccess:
 
 
 class _Held:
-    """Values that each register may hold; memory on the chip counts as one cell."""
+    """Values of each register; memory on the chip counts as one cell."""
 
     def __init__(self, kernel: KernelText) -> None:
         self._kernel = kernel
@@ -199,7 +199,7 @@ class _Held:
         return frozenset(values)
 
 
-def _accesses(index: int, instruction: Instruction, held: _Held) -> Iterator[Access | str]:
+def _accesses(index: int, instruction: Instruction, registers: _Held) -> Iterator[Access | str]:
     name, parts = instruction.name, instruction.parts
     addresses = [o for o in instruction.operands if isinstance(o, Address)]
     if name in ("call", "tensormap", "multimem"):
@@ -217,35 +217,35 @@ def _accesses(index: int, instruction: Instruction, held: _Held) -> Iterator[Acc
         # discarded bytes are undefined afterwards, as if written
         size = int(str(instruction.operands[1]), 0) if name == "discard" else None
         nbytes = _all_bytes(instruction) if size is None else size
-        yield from _one(index, mode, nbytes, addresses[0], held, space)
+        yield from _one(index, mode, nbytes, addresses[0], registers, space)
     elif name == "cp":
-        yield from _copy(index, instruction, addresses, held)
+        yield from _copy(index, instruction, addresses, registers)
     elif addresses and name not in _ON_CHIP | _NO_DATA:
         yield "unknown memory access"
 
 
 def _copy(
-    index: int, instruction: Instruction, addresses: list[Address], held: _Held
+    index: int, instruction: Instruction, addresses: list[Address], registers: _Held
 ) -> Iterator[Access | str]:
     parts = instruction.parts
     spaces = [p.partition("::")[0] for p in parts if p.partition("::")[0] in ("shared", "global")]
     if not addresses or "mbarrier" in parts[:3] or not spaces:
         return  # a commit, a wait, an arrival
     if "prefetch" in parts or ("tensor" in parts and "prefetch" in parts):
-        yield from _one(index, "r", 0, addresses[0], held, "global")
+        yield from _one(index, "r", 0, addresses[0], registers, "global")
         return
     if spaces[0] == "shared" and "global" in spaces:
         size = 0 if "bulk" in parts else int(str(instruction.operands[2]), 0)
-        yield from _one(index, "r", size, addresses[1], held, "global")
+        yield from _one(index, "r", size, addresses[1], registers, "global")
     elif spaces[0] == "global":
         mode: Mode = "rw" if "reduce" in parts else "w"
-        yield from _one(index, mode, 0, addresses[0], held, "global")
+        yield from _one(index, mode, 0, addresses[0], registers, "global")
 
 
 def _one(
-    index: int, mode: Mode, nbytes: int, address: Address, held: _Held, space: str
+    index: int, mode: Mode, nbytes: int, address: Address, registers: _Held, space: str
 ) -> Iterator[Access | str]:
-    values = held.of(address)
+    values = registers.of(address)
     reached = {v for v in values if isinstance(v, Reached)}
     if address.coordinates:  # a tensor copy, by a descriptor in a parameter
         reached = {Reached(v.parameter, v.at, is_map=True) for v in values
@@ -266,7 +266,7 @@ def _one(
 
 
 def _moved(values: _Values, by: int | None) -> _Values:
-    """Return values moved by a number of bytes; None: the number is not known."""
+    """Return values moved by bytes; None: unknown."""
     if by == 0 or not any(isinstance(v, _Own) for v in values):
         return values
     return frozenset(
@@ -303,7 +303,6 @@ def _number(text: str) -> int | None:
 
 
 def _width(parts: Iterable[str]) -> int:
-    """Return the bytes of the type in an opcode."""
     widths: Mapping[str, int] = {"64": 8, "32": 4, "16": 2, "8": 1, "128": 16}
     last = [p for p in parts if p[:1] in "busf" and p[1:].removesuffix("x2") in widths]
     if not last:
@@ -313,7 +312,6 @@ def _width(parts: Iterable[str]) -> int:
 
 
 def _all_bytes(instruction: Instruction) -> int:
-    """Return the bytes that one thread moves."""
     parts = instruction.parts
     types = [p for p in parts if p in ("bf16", "f16", "bf16x2", "f16x2")]
     nbytes = {"bf16": 2, "f16": 2, "bf16x2": 4, "f16x2": 4}[types[-1]] if types else _width(parts)

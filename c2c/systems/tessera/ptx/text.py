@@ -1,4 +1,4 @@
-"""PTX parser: kernels with parameters, variables, instructions and operands as data."""
+"""PTX parser: kernels, parameters, variables, instructions and operands as data."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _BYTES = {"8": 1, "16": 2, "32": 4, "64": 8, "128": 16}
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """An operand in brackets: a register, variable or parameter, and an offset in bytes.
+    """A bracketed operand: register, variable or parameter, and an offset in bytes.
 
     `coordinates` are a tensor copy's; else empty.
     """
@@ -61,7 +61,7 @@ Operand = str | Address | Vector  # a string is a register, a name or a number
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """An instruction and its text position: line from 1, character from 0."""
+    """An instruction and its position: line from 1, character from 0."""
 
     opcode: str
     operands: tuple[Operand, ...]
@@ -86,7 +86,7 @@ class Instruction:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A parameter of a kernel; `is_pointer` if the compiler marked it `.ptr`."""
+    """A parameter of a kernel; `is_pointer`: marked `.ptr`."""
 
     name: str
     nbytes: int
@@ -96,7 +96,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A variable in memory; `nbytes` is 0 if the launch sets its size."""
+    """A variable in memory; `nbytes` 0: by the launch."""
 
     name: str
     space: str
@@ -109,9 +109,9 @@ class KernelText:
     """A kernel.
 
     Attributes:
-      entry: positions of its declaration and its body.
+      entry: positions of declaration and body.
       registers: declared type by name; `%r<9>` is under `%r`.
-      labels: index of the next instruction, by label.
+      labels: next instruction, by label.
     """
 
     source: str
@@ -124,20 +124,20 @@ class KernelText:
     labels: Mapping[str, int]
 
     def register_type(self, name: str) -> str:
-        """Return the declared type of a register."""
+        """Return a register's declared type."""
         result = self.registers.get(name) or self.registers.get(name.rstrip("0123456789"))
         if result is None:
             raise DataError(f"{self.source}, kernel {self.name}", f"undeclared register {name}")
         return result
 
-    def fault(self, instruction: Instruction, what: str) -> DataError:
-        """Return an error that names source, line, kernel and instruction."""
+    def fault(self, instruction: Instruction, problem: str) -> DataError:
+        """Return an error with source, line, kernel and instruction."""
         where = f"{self.source}:{instruction.line}, kernel {self.name}"
-        return DataError(where, f"{what}: {instruction}")
+        return DataError(where, f"{problem}: {instruction}")
 
 
 def parse(text: str, source: str = "PTX") -> tuple[KernelText, ...]:
-    """Return the kernels of a PTX module.
+    """Return a PTX module's kernels.
 
     Raises:
       DataError: no PTX, too new, or an unknown statement.
@@ -197,7 +197,7 @@ class _Reader:
                 position = self.begin + begin + len(statement) - len(rest)
                 self._statement(rest, self.first_line + line, position)
 
-    def _statement(self, text: str, line: int, at: int) -> None:
+    def _statement(self, text: str, line: int, position: int) -> None:
         if text.startswith("."):
             self._directive(text, line)
             return
@@ -211,7 +211,9 @@ class _Reader:
         except DataError as problem:
             where = f"{self.source}:{line}, kernel {self.kernel}"
             raise DataError(where, f"{problem.problem} in {text[:80]}") from problem
-        self.body.append(Instruction(opcode, arguments, predicate or "", bool(negated), line, at))
+        self.body.append(
+            Instruction(opcode, arguments, predicate or "", bool(negated), line, position)
+        )
 
     def _directive(self, text: str, line: int) -> None:
         if registers := _REGISTERS.match(text):
@@ -267,9 +269,9 @@ def _statements(body: str) -> Iterator[tuple[str, int, int]]:
         yield rest, begin, position
 
 
-def _end_of_block(text: str, at: int, source: str) -> int:
+def _end_of_block(text: str, start: int, source: str) -> int:
     depth = 1
-    for match in _TOKEN.finditer(text, at):
+    for match in _TOKEN.finditer(text, start):
         depth += (match[0] == "{") - (match[0] == "}")
         if not depth:
             return match.end()

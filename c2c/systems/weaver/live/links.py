@@ -1,4 +1,4 @@
-"""Links of sender and receiver of woven steps: messages and transport (WEAVER, section 4.1)."""
+"""Links of woven steps: messages and transport (WEAVER, section 4.1)."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ Block = tuple[Any, Any]  # keys and values, [layers, 64, kv_heads, head_dim]
 
 
 class LinkLost(RuntimeError):
-    """The other side is gone or timed out; the link is dead."""
+    """The other side is gone or late; the link is dead."""
 
 
 class Link(Protocol):
     """Sender's end of a link."""
 
     def bring(self, sequence: int, blocks: Sequence[Block]) -> bool:
-        """Send a sequence's blocks under a new id; return whether it fits."""
+        """Send a sequence's blocks under a new id; return whether fitting."""
         ...
 
     def give(self, sequence: int) -> None:
@@ -60,7 +60,7 @@ class Link(Protocol):
         ...
 
     def table(self, sequences: np.ndarray, lengths: np.ndarray) -> None:
-        """Start a step of these rows, with lengths of its tokens; -1 and 0 mark empty rows."""
+        """Start a step of these rows and lengths; -1 and 0 mark empty rows."""
         ...
 
     def send(self, q: Any, k: Any, v: Any) -> float:
@@ -78,7 +78,7 @@ class Link(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Bring:
-    """Message: keep a sequence's blocks under its id; `reply` gets whether they fit."""
+    """Message: keep a sequence's blocks under its id; `reply`: whether they fit."""
 
     sequence: int
     blocks: Sequence[Block]
@@ -94,7 +94,7 @@ class Give:
 
 @dataclass(frozen=True, slots=True)
 class Attend:
-    """Message: attention of one layer; lengths of sequences count the new token."""
+    """Message: attention of a layer; lengths include the new token."""
 
     layer: int
     sequences: np.ndarray
@@ -111,12 +111,12 @@ class Inbox(Protocol):
     """Receiver's end of a link."""
 
     def next(self) -> Bring | Give | Attend | Gone | None:
-        """Return the next message; None if there is none."""
+        """Return the next message; None if none."""
         ...
 
 
 def slot_shape(spec: ModelSpec, shapes: Shapes, dtype: Any) -> SlotShape:
-    """Return the slot shape of a model's steps; its table holds sequence ids."""
+    """Return a model's slot shape; its table has sequence ids."""
     kv_heads, head_dim = cached_heads(spec)
     return SlotShape(
         rows=shapes.rows[-1], heads=spec.heads, kv_heads=kv_heads, head_dim=head_dim,
@@ -124,12 +124,12 @@ def slot_shape(spec: ModelSpec, shapes: Shapes, dtype: Any) -> SlotShape:
     )  # fmt: skip
 
 
-def check_slot(shape: SlotShape, wanted: SlotShape) -> None:
+def check_slot(shape: SlotShape, minimum: SlotShape) -> None:
     """Validate that a slot has room for steps."""
-    if replace(shape, rows=wanted.rows, outstanding=1) != wanted or shape.rows < wanted.rows:
+    if replace(shape, rows=minimum.rows, outstanding=1) != minimum or shape.rows < minimum.rows:
         raise SettingError(
             "slot", f"{shape.nbytes} bytes for {shape.rows} rows",
-            f"at least {wanted.nbytes} bytes for {wanted.rows} rows: {wanted}",
+            f"at least {minimum.nbytes} bytes for {minimum.rows} rows: {minimum}",
         )  # fmt: skip
 
 
@@ -138,17 +138,17 @@ class SlotLink:
     """Sender's end of a link between two processes."""
 
     def __init__(
-        self, slot: Slot, control: Connection, wanted: SlotShape, *, limit_s: float
+        self, slot: Slot, control: Connection, minimum: SlotShape, *, limit_s: float
     ) -> None:
         """Use a slot that both processes have open.
 
         Args:
-          wanted: required shape, see `slot_shape`.
+          minimum: required shape, see `slot_shape`.
 
         Raises:
-          SettingError: the slot is too small for a step, or has other heads.
+          SettingError: too small a slot, or other heads.
         """
-        check_slot(slot.shape, wanted)
+        check_slot(slot.shape, minimum)
         if limit_s <= 0:
             raise SettingError("limit_s", limit_s, "seconds above 0")
         self._sender, self._control, self._limit_s = Sender(slot), control, limit_s
@@ -223,7 +223,7 @@ class SlotInbox:
         _give_up_after(self.control, self.limit_s)
 
     def next(self) -> Bring | Give | Attend | Gone | None:
-        """Return the next message; None if there is none."""
+        """Return the next message; None if none."""
         if self.control.closed:
             is_new, self._is_gone = self._is_gone, False
             return Gone() if is_new else None
@@ -250,11 +250,11 @@ class SlotInbox:
             self.control.close()
             self._is_gone = True
 
-    def _reply(self, found: Any) -> None:
-        if isinstance(found, Status):
-            self._receiver.fail(found)
+    def _reply(self, message: Any) -> None:
+        if isinstance(message, Status):
+            self._receiver.fail(message)
         else:
-            self._receiver.answer(np.asarray(found))
+            self._receiver.answer(np.asarray(message))
 
 
 def _give_up_after(control: Connection, limit_s: float) -> None:

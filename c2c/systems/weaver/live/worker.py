@@ -20,8 +20,8 @@ from msgspec import structs
 from c2c.engine import messages as say
 from c2c.engine.residents import Residents
 from c2c.engine.worker import main
-from c2c.systems.weaver.live.hosting import KvHost
 from c2c.systems.weaver.live.links import Link, LinkLost, SlotInbox, SlotLink, slot_shape
+from c2c.systems.weaver.live.receiver import KvHost
 from c2c.systems.weaver.live.woven import Woven
 from c2c.transformer import Lease, Model, Runner, Step, pieces
 from c2c.transformer.executables import Executables
@@ -39,12 +39,12 @@ _IDLE_S = 2e-4  # between two polls of an idle receiver
 # The hot model's worker opens a slot and listens; the cold one's connects and answers tasks after
 # each layer of its own steps and while it is idle. Without a connection all sequences stay at home.
 class Weavers(Residents):
-    """Instances of one of the two models, and the link."""
+    """Instances of one of two models, and the link."""
 
     def __init__(
         self, setup: say.Setup, opening: Callable[[say.Opening], None] = lambda _: None
     ) -> None:
-        """Open the models, and compile what either side of a link needs."""
+        """Open the models, and compile the link's needs."""
         self._hot, self._folder = setup.layout["hot"], Path(setup.folder)
         self._reserve = int(float(setup.layout["reserve"]) * setup.superblocks)
         self._submits: dict[int, say.Submit] = {}
@@ -81,7 +81,7 @@ class Weavers(Residents):
         )  # fmt: skip
 
     def load(self, load: say.Load) -> None:
-        """Make a model runnable as an instance; the hot one begins to listen."""
+        """Make a model runnable; the hot one begins to listen."""
         super().load(load)
         if load.model == self._hot and self._listening is None:
             self._listening = _Listening(self._folder, self._shape)
@@ -100,11 +100,11 @@ class Weavers(Residents):
 
     def _step(
         self, runner: Runner, run: say.Run, number: int, calls: Iterator[Step], ahead: Step | None,
-        found: list[tuple[int, int]],
+        hits: list[tuple[int, int]],
     ) -> say.Stepped:  # fmt: skip
         woven = runner.executor
         if not isinstance(woven, Woven):
-            return super()._step(runner, run, number, calls, ahead, found)
+            return super()._step(runner, run, number, calls, ahead, hits)
         if self._listening is not None and not woven.away and (link := self._listening.taken()):
             woven.use(link)
         parts: list[say.Stepped] = []
@@ -114,7 +114,7 @@ class Weavers(Residents):
             while rest:
                 call = rest.popleft()
                 try:
-                    parts.append(super()._step(runner, run, number, iter([call]), None, found))
+                    parts.append(super()._step(runner, run, number, iter([call]), None, hits))
                 except GaveWay as gone:
                     rest.extendleft(reversed(self._again(runner, run.instance, call, gone)))
         for part in parts:
@@ -167,7 +167,7 @@ class Weavers(Residents):
 
     @property
     def is_changing(self) -> bool:
-        """True in the cold model's worker, which polls while it is idle."""
+        """True in the cold model's worker, which polls when idle."""
         return any(name != self._hot for name in self._models_of.values())
 
     def advance(self) -> say.Relaid | None:
@@ -181,7 +181,7 @@ _SOCKET = "woven.socket"
 
 
 class _Listening:
-    """The hot side's socket, to which the cold side connects anew."""
+    """The hot side's socket, for the cold side's connections."""
 
     def __init__(self, folder: Path, shape: SlotShape) -> None:
         self._folder, self._shape, self._links = folder, shape, deque[Link]()
@@ -200,7 +200,6 @@ class _Listening:
             self._links.append(SlotLink(slot, control, self._shape, limit_s=_LIMIT_S))
 
     def taken(self) -> Link | None:
-        """Return the newest link that has not been taken; None without one."""
         return self._links.pop() if self._links else None
 
 

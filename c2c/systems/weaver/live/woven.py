@@ -1,4 +1,4 @@
-"""Woven executor: KV caches of some sequences on another device, which computes their attention."""
+"""Woven executor: some sequences' KV caches and attention on another device."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from c2c.draws import draw
 from c2c.errors import SettingError
 from c2c.models import ModelSpec
 from c2c.ranges import Share, check_value
-from c2c.systems.weaver.live.hosting import ATTEND, TAKE, bare
 from c2c.systems.weaver.live.links import Link, LinkLost
+from c2c.systems.weaver.live.receiver import ATTEND, TAKE, bare
 from c2c.transformer.executables import Stage
 from c2c.transformer.layers.cache import Rows
 from c2c.transformer.layers.forward import BEGIN, nameless
@@ -60,10 +60,9 @@ def check_ratio(ratio: float) -> None:
 
 
 class Woven(SharesNothing):
-    """A model on one device, with a receiver for the KV caches of some requests.
+    """A model with a receiver for some requests' KV caches.
 
-    An away request's blocks are sent once, at the end of its prompt. Sequences stay whole: results
-    equal those of a plain step.
+    Away blocks are sent once, after the prompt. Sequences stay whole: results equal a plain step's.
 
     Source: WEAVER, sections 3 and 4.1.
     """
@@ -124,19 +123,19 @@ class Woven(SharesNothing):
         self.link, self._lost = link, ""
 
     def lacks(self, stored: Stored) -> int:
-        """Return the number of blocks that requests lack at home."""
+        """Count blocks that requests lack at home."""
         return self.local.lacks(self._own(stored))
 
     def grow(self, stored: Stored) -> None:
-        """Allocate the blocks that requests need at home; the receiver allocates its own.
+        """Allocate requests' blocks at home.
 
         Raises:
-          OutOfPages: too few blocks are free.
+          OutOfPages: too few free blocks.
         """
         self.local.grow(self._own(stored))
 
     def give(self, stay: Stay) -> None:
-        """Free the blocks of a request, at home and away."""
+        """Free a request's blocks, at home and away."""
         self.local.give(stay)
         number = self._away.pop(stay, None)
         self.planned.pop(stay.request, None)
@@ -148,19 +147,21 @@ class Woven(SharesNothing):
             except LinkLost as error:
                 self._lose(error)
 
-    def end(self, x: Any, wanted: Any) -> Any:
-        """Return the logits of tokens, from an output of `compute` without logits."""
-        return self.local.end(x, wanted)
+    def end(self, x: Any, logit_indices: Any) -> Any:
+        """Return logits from an output of `compute`."""
+        return self.local.end(x, logit_indices)
 
-    def compute(self, laid: Laid, tokens: Any, wanted: Any, *, has_logits: bool = True) -> Any:
-        """Return the logits of the wanted tokens, or the output of the last layer.
+    def compute(
+        self, laid: Laid, tokens: Any, logit_indices: Any, *, has_logits: bool = True
+    ) -> Any:
+        """Return the wanted tokens' logits, or the last layer's output.
 
         Raises:
-          GaveWay: the receiver has no blocks, timed out or is gone.
+          GaveWay: the receiver is full, late or gone.
         """
         away = [row for row, stay in enumerate(laid.rows) if stay in self._away]
         if not away:
-            result = self.local.compute(laid, tokens, wanted, has_logits=has_logits)
+            result = self.local.compute(laid, tokens, logit_indices, has_logits=has_logits)
         else:
             if self._lost:
                 raise self._all_fall()
@@ -171,7 +172,7 @@ class Woven(SharesNothing):
             except LinkLost as error:
                 self._lose(error)
                 raise self._all_fall() from error
-            result = self.end(x, wanted) if has_logits else x
+            result = self.end(x, logit_indices) if has_logits else x
         self._move(laid)
         return result
 

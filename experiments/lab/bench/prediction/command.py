@@ -37,9 +37,7 @@ from experiments.lab.bench.prediction.verdict import Judged, judge, verdict
 from experiments.plain_settings import read_settings
 from experiments.serving.calibration import StepFit, with_costs
 from experiments.serving.drift import Shape, drift_of, shapes_of
-from experiments.serving.machine import read_machine
-from experiments.serving.recorded import retell
-from experiments.serving.replaying import (
+from experiments.serving.live_run_simulation import (
     Comparison,
     compare,
     fitted,
@@ -48,6 +46,8 @@ from experiments.serving.replaying import (
     recorded_steps,
     replay,
 )
+from experiments.serving.machine import read_machine
+from experiments.serving.recorded_replay import retell
 
 __all__ = ["PredictionSettings", "main"]
 
@@ -155,7 +155,7 @@ def _mixes(settings: PredictionSettings, names: tuple[str, ...], vocab: int) -> 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Live:
-    """Records of live runs, `predicted` by load, and the `capacity` of both mixes."""
+    """Records of live runs, `predicted` by load, and both mixes' `capacity`."""
 
     capacity: tuple[float, float]
     fit: tuple[Path, ...]
@@ -272,14 +272,14 @@ def _tidy(live: _Live, compared: Sequence[Sequence[Sequence[Comparison]]]) -> pa
     return pa.Table.from_pylist(rows)
 
 
-def _table(settings: PredictionSettings, found: Sequence[Judged]) -> Table:
+def _table(settings: PredictionSettings, judgements: Sequence[Judged]) -> Table:
     table = Table(
         box=SIMPLE_HEAD, title_justify="left",
         title=f"{settings.requests} requests, medians of {settings.repeats} runs",
     )  # fmt: skip
     for name in ("load", "figure", "live, ms", "predicted, ms", "error, %", "target", "spread, %"):
         table.add_column(name, justify="left" if name == "figure" else "right")
-    for one in found:
+    for one in judgements:
         table.add_row(
             f"{one.load:g}", f"{one.name.removesuffix('_s')} p{one.share}",
             f"{1e3 * one.live_s:.2f}", f"{1e3 * one.simulated_s:.2f}", f"{100 * one.error:+.1f}",

@@ -1,4 +1,4 @@
-"""Figure of the prediction's errors among live runs of the same requests."""
+"""Figure of the prediction's errors among equal live runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from matplotlib.ticker import FixedLocator
 
 from experiments.figures.style import BLUE, GREY, INK, VERMILION, canvas, finish, look
 from experiments.lab.bench.prediction.verdict import Judged
-from experiments.serving.replaying import Comparison
+from experiments.serving.live_run_simulation import Comparison
 
 __all__ = ["draw"]
 
@@ -19,14 +19,14 @@ _TICKS = (-50, -20, -10, -5, 0, 5, 10, 20, 50, 100, 200)
 def draw(
     loads: Sequence[float],
     runs: Sequence[Sequence[Sequence[Comparison]]],
-    found: Sequence[Judged],
+    judgements: Sequence[Judged],
     first_line: str,
 ) -> Figure:
     """Return the figure, a panel for each load."""
     with look():
         figure, axes = canvas(3.6 * len(loads) + 0.6, 3.9, columns=len(loads), sharey=True)
         for axis, load, these in zip(axes, loads, runs, strict=True):
-            mine = [one for one in found if one.load == load]
+            mine = [one for one in judgements if one.load == load]
             for k, one in enumerate(mine):
                 spread = [100 * (run[k].live_s / one.live_s - 1.0) for run in these]
                 axis.plot([k] * len(spread), spread, "o", color=GREY, ms=4, alpha=0.7)

@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from experiments.lab.bench.live import Engine, Request, send
+from experiments.serving.live_run_simulation import served_requests
 from experiments.serving.record import CATALOG
-from experiments.serving.replaying import served_requests
 
 __all__ = ["Host", "capacity_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """Server that the traces are sent to.
+    """Server of the traces.
 
     Attributes:
-      settings: of `c2c serve`, without address and output folder.
+      settings: of `c2c serve`, without address and folder.
     """
 
     catalog: Path
@@ -27,7 +27,7 @@ class Host:
     runs: Path
 
     def served(self, name: str, requests: Sequence[Request]) -> Path:
-        """Return the record's folder of a run of these requests, run if missing."""
+        """Return the record's folder of these requests, run if missing."""
         folder = self.runs / name
         if (folder / CATALOG).is_file():  # written last: the record is complete
             return folder

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from experiments.serving.replaying import Comparison
+from experiments.serving.live_run_simulation import Comparison
 
 __all__ = ["FLOORS", "TARGETS", "Judged", "judge", "verdict"]
 
@@ -22,10 +22,10 @@ _LISTED = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """A percentile of a figure at a load, live and predicted, seconds: medians over equal runs.
+    """A figure's percentile at a load, live and predicted, seconds: medians over equal runs.
 
     Attributes:
-      floor: largest over least of the live runs, less one.
+      floor: largest / least of live runs, less one.
       target: largest allowed error; None: printed only.
     """
 
@@ -44,12 +44,12 @@ class Judged:
 
     @property
     def is_met(self) -> bool:
-        """True if the error is within its target, or has none."""
+        """True if the error is within any target."""
         return self.target is None or abs(self.error) <= self.target
 
     @property
     def is_noise(self) -> bool:
-        """True if the error is within `FLOORS` times the runs' spread."""
+        """True if the error is within `FLOORS` times the spread."""
         return abs(self.error) <= FLOORS * self.floor
 
     def as_text(self) -> str:
@@ -77,10 +77,10 @@ def judge(load: float, runs: Sequence[Sequence[Comparison]]) -> list[Judged]:
     return result
 
 
-def verdict(found: Sequence[Judged]) -> str:
-    """Return a line that says whether the prediction holds, and where it fails."""
-    missed = [one for one in found if not one.is_met]
-    targets = sum(one.target is not None for one in found)
+def verdict(judgements: Sequence[Judged]) -> str:
+    """Return a line: whether the prediction holds, and where not."""
+    missed = [one for one in judgements if not one.is_met]
+    targets = sum(one.target is not None for one in judgements)
     if not missed:
         return f"HOLDS: all {targets} errors are within their targets"
     within = f"{targets - len(missed)} of {targets} errors are within their targets"

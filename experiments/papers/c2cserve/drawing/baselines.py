@@ -1,4 +1,4 @@
-"""Figures 9 and 13, and the public measurements beside the simulator's."""
+"""Figures 9 and 13, and public measurements beside ours."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def draw_fig9(tables: Tables, caption: str) -> Figure:
 
 
 def draw_fig13(tables: Tables, caption: str) -> Figure:
-    """Draw the parts of TTFT with and without HybridGEMM, and sweeps if there are any."""
+    """Draw parts of TTFT with and without HybridGEMM, and any sweeps."""
     swept = "sizes" in tables and "routers" in tables
     figure = Figure(figsize=(7.6, 8.2 if swept else 5.0), layout="constrained")
     rows_of_panels: Any = [["turns"] * 2, ["misses"] * 2, *([["host", "routers"]] * swept)]
@@ -106,7 +106,6 @@ def _base(row: dict[str, Any]) -> str:
 
 
 def _draw_parts(axes: Axes, rows: list[dict[str, Any]]) -> None:
-    """Draw a bar of parts for each row; long bars are cut, with a label."""
     total = [sum(r[part] for part in PARTS) for r in rows]
     points = [(i, r["published_s"]) for i, r in enumerate(rows) if r["published_s"] is not None]
     base = [t - r["host_s"] for t, r in zip(total, rows, strict=True)]
@@ -168,7 +167,7 @@ def _draw_found(axes: Axes, rows: list[dict[str, Any]]) -> None:
 
 
 def draw_anchors(tables: Tables, caption: str) -> Figure:
-    """Draw the ratio of our number to the published one, one bar for each measurement."""
+    """Draw ratios of our to published numbers, a bar a measurement."""
     figure, (axes,) = canvas(8.4, 4.2)
     rows = rows_of(tables["anchors"])[::-1]
     colours = [BLUE if r["kind"] == "predicted" else GREY for r in rows]
@@ -180,7 +179,7 @@ def draw_anchors(tables: Tables, caption: str) -> Figure:
 
 
 def draw_streaming(tables: Tables, caption: str) -> Figure:
-    """Draw measured and computed time between tokens by run; whiskers are the range of layouts."""
+    """Draw measured and computed time between tokens by run; whiskers: layouts."""
     rows = rows_of(tables["streaming"])
     runs = list(dict.fromkeys(r["run"] for r in rows))
     figure, panels = canvas(9.6, 4.2, columns=len(runs))

@@ -31,7 +31,7 @@ FEWEST_PERCENT: Final = 0.001  # lower end of the axis; no request is drawn on i
 
 
 def draw_fleets(tables: Tables, caption: str) -> Figure:
-    """Draw the share of requests off target over models, a line a system."""
+    """Draw the share off target over models, a line a system."""
     rows = rows_of(tables["systems"], is_drawn=True)
     sizes = sorted({r["models"] for r in rows})
     figure, (axes,) = canvas(8.4, 4.4)

@@ -1,4 +1,4 @@
-"""GEMM figures: Figs. 4, 5 and 8, and the map of the best alpha."""
+"""GEMM figures: Figs. 4, 5 and 8, and the best alpha's map."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["draw_fig4", "draw_fig5", "draw_fig8"]
 
 
 def draw_fig4(tables: Tables, caption: str) -> Figure:
-    """Draw latency over MIG layouts, and link and HBM bytes of the pure dataflows."""
+    """Draw latency over MIG layouts, and bytes of the pure dataflows."""
     figure, (left, right) = canvas(10.2, 4.5, columns=2, width_ratios=[1.7, 1])
     rows = rows_of(tables["latency"])
     layouts = list(dict.fromkeys(r["layout"] for r in rows))

@@ -27,7 +27,7 @@ NAMES = {"gh200": "GH200", "gb200": "GB200", "rubin": "Rubin"}
 
 
 def draw_table1(tables: Tables, caption: str) -> Figure:
-    """Draw the table of MIG layouts, with the printed value under each of ours."""
+    """Draw the table of MIG layouts, with printed values under ours."""
     columns = (
         ("instances", "instances", "{:g}"),
         ("hbm_gb_per_instance", "HBM each (GB)", "{:g}"),
@@ -46,7 +46,7 @@ def draw_table1(tables: Tables, caption: str) -> Figure:
 
 
 def draw_table2(tables: Tables, caption: str) -> Figure:
-    """Draw the table of Superchips, with the printed value under each of ours."""
+    """Draw the table of Superchips, with printed values under ours."""
     columns = (
         ("cpu_mem_gb", "CPU memory (GB)", "{:g}"),
         ("hbm_gb", "HBM (GB)", "{:g}"),
@@ -77,7 +77,7 @@ def _cells(
 
 
 def draw_projection(tables: Tables, caption: str) -> Figure:
-    """Draw GEMM rates over M, and speed-ups over GH200 beside ratios of bandwidths."""
+    """Draw GEMM rates over M, and speed-ups beside ratios of bandwidths."""
     figure, (left, right) = canvas(9.6, 4.3, columns=2, width_ratios=[1.25, 1])
     shades = {"gh200": (0.45, "-"), "gb200": (0.75, "--"), "rubin": (1.0, ":")}
     for kernel, colour, text in (("hbm", GREY, "weights in HBM"), ("hybrid", BLUE, "HybridGEMM")):

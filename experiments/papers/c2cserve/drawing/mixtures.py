@@ -28,7 +28,7 @@ MARKS = {"ttft_p50_s": "o", "ttft_p95_s": "s", "ttft_p99_s": "^"}
 
 
 def draw_fig12_moe(tables: Tables, caption: str) -> Figure:
-    """Draw percentiles of TTFT by system, a panel a load, with the printed band."""
+    """Draw percentiles of TTFT by system and load, with the printed band."""
     rows = rows_of(tables["totals"])
     loads = list(dict.fromkeys(r["load"] for r in rows))
     systems = list(dict.fromkeys(r["system"] for r in rows))

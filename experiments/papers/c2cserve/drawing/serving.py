@@ -52,7 +52,7 @@ OWN_READINGS = {  # panel -> title, for other readings of the paper
 
 
 def draw_fig10(tables: Tables, caption: str) -> Figure:
-    """Draw cold-start latency, split into start and first token, and the speed-up."""
+    """Draw cold-start latency in parts, and the speed-up."""
     figure, (axes,) = canvas(8.4, 4.6)
     models = list(dict.fromkeys(tables["cold"]["model"].to_pylist()))
     x = np.arange(len(models))
@@ -114,7 +114,7 @@ REPLAYED = {
 
 
 def draw_fig12(tables: Tables, caption: str) -> Figure:
-    """Draw requests over time, shares of requests by TTFT, and our bands beside the printed."""
+    """Draw requests over time, shares by TTFT, and our bands beside the printed."""
     summary = rows_of(tables["summary"])
     systems = list(dict.fromkeys(r["system"] for r in summary))
     figure, (load, curves, bands) = canvas(
@@ -173,7 +173,7 @@ def _ttft_curve(
 
 
 def draw_fig14(tables: Tables, caption: str) -> Figure:
-    """Draw p99 TTFT of every variant, one panel for each component; below, our own readings."""
+    """Draw p99 TTFT of variants, a panel a component; below, our readings."""
     rows = rows_of(tables["ablations"])
     more = any(r["panel"] in OWN_READINGS for r in rows)
     figure, panels = canvas(
@@ -233,11 +233,11 @@ def _colour(name: str) -> str:
     return BLUE if "ours" in name else GREY
 
 
-def _bar(axes: Axes, at: int, rows: list[dict[str, Any]], colour: str) -> None:
+def _bar(axes: Axes, x: int, rows: list[dict[str, Any]], colour: str) -> None:
     values = [r["ttft_p99_s"] for r in rows]
     middle = float(np.median(values))
-    axes.bar(at, middle, 0.62, color=colour)
-    axes.plot([at, at], [min(values), max(values)], color=INK, linewidth=1.2)
+    axes.bar(x, middle, 0.62, color=colour)
+    axes.plot([x, x], [min(values), max(values)], color=INK, linewidth=1.2)
     # our number is above its bar, or above the paper's mark if that is in the way
     printed = rows[0]["published_p99_s"]
     highest = axes.get_ylim()[1]
@@ -247,7 +247,7 @@ def _bar(axes: Axes, at: int, rows: list[dict[str, Any]], colour: str) -> None:
         top = max(top, printed)
     axes.annotate(
         f"{middle:.2f}\nto {max(values):.1f} ↑" if leaves else f"{middle:.2f}",
-        (at, top),
+        (x, top),
         xytext=(-4 if leaves else 0, 4 if leaves else 7),
         textcoords="offset points",
         ha="right" if leaves else "center",
@@ -256,8 +256,8 @@ def _bar(axes: Axes, at: int, rows: list[dict[str, Any]], colour: str) -> None:
     )
     # a bar that leaves the axes has a mark at their top
     axes.text(
-        at, 0.97, f"{middle:.1f} ↑", ha="center", va="top", fontsize=8, color="white",
+        x, 0.97, f"{middle:.1f} ↑", ha="center", va="top", fontsize=8, color="white",
         transform=axes.get_xaxis_transform(), visible=middle > highest,
     )  # fmt: skip
     if rows[0]["published_p99_s"] is not None:
-        mark_published(axes, [at], [rows[0]["published_p99_s"]])
+        mark_published(axes, [x], [rows[0]["published_p99_s"]])

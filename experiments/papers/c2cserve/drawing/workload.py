@@ -24,7 +24,7 @@ __all__ = ["draw_fig2", "draw_fig6"]
 
 
 def draw_fig2(tables: Tables, caption: str) -> Figure:
-    """Draw hourly rates of the most popular models and the active-hour distribution."""
+    """Draw popular models' hourly rates and the active-hour distribution."""
     sources = list(dict.fromkeys(tables["hourly"]["source"].to_pylist()))
     figure, panels = canvas(10.6, 3.2 * len(sources) + 0.9, columns=2, rows=len(sources),
                             width_ratios=[1.6, 1])  # fmt: skip
@@ -74,7 +74,7 @@ def _active(axes: Axes, tables: Tables, source: str) -> None:
 
 
 def draw_fig6(tables: Tables, caption: str) -> Figure:
-    """Draw solo sum against co-run throughput over the pair's size and over the chunk."""
+    """Draw solo sum against co-run throughput over pair size and chunk."""
     figure, (left, right) = canvas(10.0, 4.6, columns=2)
     rows = rows_of(tables["size"], phase="decode")
     x = np.arange(len(rows))

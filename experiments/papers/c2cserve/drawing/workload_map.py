@@ -41,7 +41,7 @@ WITHIN = 95.0  # percent within targets that counts as served, against host memo
 
 
 def draw_map(tables: Tables, caption: str) -> Figure:
-    """Draw the best system of each workload; then attainment over load and over host memory."""
+    """Draw the best system of each workload; attainment over load and host memory."""
     chips = list(dict.fromkeys(r["chip"] for r in rows_of(tables["best"])))
     stored = [r for r in rows_of(tables["runs"]) if r["memory_gb"] is not None]
     columns, deep = 3 if stored else 2, len(chips) + 1

@@ -172,6 +172,6 @@ def test_the_engine_runs_are_of_known_chips_and_models_and_half_of_them_held_out
 
 def test_groups_without_a_wanted_constant_are_not_fitted() -> None:
     tables = {"gemm_bf16": read_folder(OWN)["gemm_bf16"]}
-    assert fit_chip("b200", tables, wanted=()) == {}  # all of its rows are held out
+    assert fit_chip("b200", tables, names=()) == {}  # all of its rows are held out
     with pytest.raises(SettingError, match=r"gemm_bf16\.csv: rows of b200=0: expected at least"):
         fit_chip("b200", tables)

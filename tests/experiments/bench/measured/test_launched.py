@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from c2c.cost import HostTime, Routing, load_engine
-from experiments.measured.launched import batch_steps, shapes, single_requests
+from experiments.measured.eager_engines import batch_steps, shapes, single_requests
 from experiments.measured.rows import OWN, Rows, read_folder
 
 ROWS = read_folder(OWN)

@@ -12,7 +12,7 @@ import pytest
 from c2c.errors import DataError
 from experiments.measured.engines import EngineRun, runs_of
 from experiments.measured.rows import OWN, read_folder
-from experiments.measured.standing import (
+from experiments.measured.standing_table import (
     FIGURES,
     as_markdown,
     errors_of_runs,

@@ -1,4 +1,4 @@
-"""Our launcher and sweepers as plug-ins, which Hydra loads from `hydra_plugins` only."""
+"""Launcher and sweepers as plug-ins, which Hydra loads from `hydra_plugins`."""
 
 from __future__ import annotations
 
