@@ -102,7 +102,7 @@ def profiles(platform: Platform) -> tuple[MigProfile, ...]:
     rows, where = dict(every[owner]), f"mig_table.{table}.{owner}"
     source, gpu = rows.pop("source", None), load_platform(owner).gpu
 
-    def profile(name: str, entry: Mapping[str, Any]) -> MigProfile:
+    def profile(name: str, entry: Any) -> MigProfile:
         if not isinstance(entry, Mapping) or not re.match(r"[1-9]\d*g\.\d", str(name)):
             raise SettingError(
                 where, {name: entry}, "profiles, such as 1g.12gb: {sm_count: 16, hbm_bytes: ...}"
