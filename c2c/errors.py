@@ -91,8 +91,8 @@ def located(error: Exception, function: Callable[..., Any]) -> str:
     line = next(f.lineno for f in reversed(frames) if f.filename == file)
     owner = error.obj if isinstance(error, AttributeError) else None
     names = getattr(getattr(owner, "dtype", None), "names", None) or getattr(owner, "_fields", ())
-    known = f"; it has {', '.join(names)}" if names else ""
-    return f"{Path(file).name}, line {line}: {type(error).__name__}: {error}{known}"
+    hint = f"; it has {', '.join(names)}" if names else ""
+    return f"{Path(file).name}, line {line}: {type(error).__name__}: {error}{hint}"
 
 
 class PolicyError(DataError):

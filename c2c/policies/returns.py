@@ -64,8 +64,8 @@ def _is_filled(steps: int, w: Any, i: int, now_s: float) -> bool:
     for k in range(decodes):
         least = min(least, w.s.decoding[i, k, _ENDS_AT] - inst.decode_clock)
     for k in range(decodes):
-        left = w.s.decoding[i, k, _ENDS_AT] - inst.decode_clock
-        if least + w.s.request[w.s.decoding[i, k, _SLOT]].unreserved > left:
+        rest = w.s.decoding[i, k, _ENDS_AT] - inst.decode_clock
+        if least + w.s.request[w.s.decoding[i, k, _SLOT]].unreserved > rest:
             return False
     return bool(steps > 0 and tokens <= most and tokens + decodes > 0)
 
