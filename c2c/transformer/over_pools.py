@@ -16,7 +16,7 @@ from jax.sharding import SingleDeviceSharding
 from c2c.models import ModelSpec
 from c2c.transformer.executables import Executables, Stage, in_host_memory
 from c2c.transformer.layers.cache import Rows, rows_of
-from c2c.transformer.layers.forward import BEGIN, END, end, nameless
+from c2c.transformer.layers.forward import BEGIN, end, nameless
 from c2c.transformer.layers.layer import window_of
 from c2c.transformer.layers.layout import feed_forward_places
 from c2c.transformer.layers.linear import Linear
@@ -178,18 +178,12 @@ class OverPools(SharesNothing, ABC):
             positions, count=count, decode_rows=decode_rows, spec=self.nameless
         )
 
-    def end(self, x: Any, logit_indices: Any) -> Any:
-        """Return logits from an output of `compute` without them."""
+    def end(self, x: Any, logit_indices: Any, *, ahead: bool = False) -> Any:
+        """Return logits from an output of `compute` without them; `ahead`: only their shape."""
         return end(
-            self.ends, x, logit_indices, self.spec, linear=self.linear, executables=self.executables
-        )
-
-    def ready_end(self, x: Any, laid: Laid) -> Any:
-        """Prepare `end`; return the logits' shape."""
-        head = self.ends.projections.get("head", self.ends.embed.data)
-        return self.on(0, ahead=True)(END)(
-            x, self.ends.final_norm, head, laid.wanted, self.linear, spec=self.nameless, shape=()
-        )
+            self.ends, x, logit_indices, self.spec, linear=self.linear,
+            executables=self.executables, ahead=ahead,
+        )  # fmt: skip
 
 
 def _stand(

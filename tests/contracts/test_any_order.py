@@ -301,6 +301,32 @@ def _hold(what: Prepared, examples: int) -> None:
     )
 
 
+def _requests(models: Sequence[int], late: Sequence[int] = ()) -> list[dict[str, Any]]:
+    return [
+        {
+            "model": model, "prompt_tokens": 1, "max_output_tokens": 1 + (k == 0), "priority": None,
+            "deadline_s": 0.01 if model in late else math.inf, "calls_tool": False,
+        }
+        for k, model in enumerate(models)
+    ]  # fmt: skip
+
+
+def test_a_lost_device_begins_no_relayout() -> None:
+    order = AnyOrder(prepared("cocoserve", "roomy"))
+    order.begin(requests=_requests([58]))
+    order.go_off(pick=23, late_s=0.0)
+    order.devices(delay_s=0.0, pick=19, what="lost")
+    order.go_off(pick=41, late_s=0.0)
+    order.teardown()
+
+
+def test_a_device_may_be_asked_again_while_devices_start() -> None:
+    order = AnyOrder(prepared("pd", "tight"))
+    order.begin(requests=_requests([61, 21, 23, 12, 43, 39], late=[23, 39]))
+    order.answer_many(delay_s=0.05, pick=6, part=0, times=2)
+    order.teardown()
+
+
 @pytest.mark.parametrize(("system", "fleet"), ON_FLEETS)
 def test_any_order_of_events_holds_the_laws(system: str, fleet: str) -> None:
     _hold(prepared(system, fleet), 3)

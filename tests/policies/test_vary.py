@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,14 +13,18 @@ from hypothesis import strategies as st
 from c2c.errors import SettingError
 from c2c.policies import (
     HOME_DTYPE,
+    WATCH_DTYPE,
     AsAlpha,
     ByNeed,
     ByRatio,
+    ByThresholds,
     ByWait,
     ByWaiting,
     System,
+    answer,
     check_policy,
     kv_home,
+    most_rows,
     note_end,
     variant,
 )
@@ -145,3 +150,30 @@ def test_sequences_leave_the_first_home_once_it_has_little_room() -> None:
     assert at(299, 100, 200) == 0  # where most room is
     assert at(99, 99, 100) == 2
     assert at(99, 99, 99) == -1
+
+
+def test_a_controller_copies_then_migrates_then_evicts_then_lowers_the_batch() -> None:
+    policy = ByThresholds(period_s=1.0, vacant=0.3, late=0.1, fewer=5)
+    costs = SimpleNamespace(body_s=np.zeros((1, 1, 3 * 3)))  # scales 0 to 2, each with 0 to 2 moves
+    kv = SimpleNamespace(reliefs=np.array([2]))
+    own = policy.memory(SimpleNamespace(instances=2, max_batch=16, kv=kv, costs=costs))
+    table = np.zeros(2, WATCH_DTYPE).view(np.recarray)
+    table.instance, table.kv_capacity, table.decodes = [0, 1], 100, 12
+
+    def after(vacancy: float, late: int) -> tuple[int, int, int]:
+        for k in range(10):
+            note_end(policy, own, 0, 0, 1.0, 1.0, k >= late, k >= late)
+        table.vacancy = vacancy
+        assert answer(policy, own, table, 2, 0, 7.0) == 8.0
+        index = variant(policy, own, 0, 0, 0, 7.0)
+        return index // 3, index % 3, most_rows(policy, own, 0, 16)
+
+    assert after(0.5, late=10) == (1, 0, 16)  # room elsewhere comes first
+    assert after(0.2, late=10) == (1, 1, 16)
+    assert after(0.2, late=10) == (1, 2, 16)
+    own.copied[1] = 1
+    assert after(0.2, late=10) == (1, 2, 16)
+    assert own.copied[1] == 0  # the other instance's copy went
+    assert after(0.2, late=10) == (1, 2, 7)  # 12 at once, five fewer
+    assert after(0.2, late=1) == (1, 2, 12)  # on time again
+    assert after(0.5, late=0) == (2, 2, 12)

@@ -14,6 +14,7 @@ from c2c.serving.tables.batch import batch_size, kv_tokens
 from c2c.serving.tables.costs import shape_of
 from c2c.serving.tables.plans import CACHED, GROWTH, PREFILL, ROWS
 from c2c.serving.tables.state import (
+    GONE,
     RUNNING,
     SENDS,
     SENT,
@@ -357,7 +358,11 @@ def want_version(w: Loop, i: int, chosen: int) -> int:
     inst = w.s.instance[i]
     move = w.s.relayout[inst.on_device]
     is_on_its_way = move.state > WAITS or (move.state == WAITS and move.wanted == chosen)
-    if is_on_its_way or (move.state == SETTLED and move.version == chosen):
+    if (
+        w.s.device[inst.on_device].service == GONE
+        or is_on_its_way
+        or (move.state == SETTLED and move.version == chosen)
+    ):
         return int(move.version)
     move.wanted = chosen
     move.state = SETTLED if chosen == move.version else WAITS

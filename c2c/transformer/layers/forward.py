@@ -140,14 +140,16 @@ def end(
     *,
     linear: Linear,
     executables: Executables | None = None,
-) -> jax.Array:
-    """Return logits from a layer's output, of layers with own arrays."""
-    compiled = END.jitted if executables is None else executables.bind(END)
+    ahead: bool = False,
+) -> Any:
+    """Return logits from a layer's output, of layers with own arrays; `ahead`: their shape."""
+    compiled: Any = END.jitted
+    if executables is not None:
+        compiled = executables.bind_ahead(END) if ahead else executables.bind(END)
     head = params.projections.get("head", params.embed.data)
-    logits: jax.Array = compiled(
+    return compiled(
         x, params.final_norm, head, logit_indices, linear, spec=_SEEN_AT_END(spec), shape=()
     )
-    return logits
 
 
 @functools.lru_cache(maxsize=64)

@@ -207,7 +207,7 @@ class OverDevices(OverPools):
                         self.weights[number, source], tables, np.int32(0), self.windows[number],
                         rows, turns, spec=spec, backend=self._backend, sparse=kind,
                     )  # fmt: skip
-        return self.ready_end(x, laid)
+        return self.end(x, laid.wanted, ahead=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -156,7 +156,7 @@ class Placed(OverPools):
                 ready.add(kind)
                 stand = stands[segment.device]
                 values |= self._run(segment, values, tables, stand, ahead=True)
-        return self.ready_end(values["x"], laid)
+        return self.end(values["x"], laid.wanted, ahead=True)
 
     def _stand(self, device: int, laid: Laid, *, ahead: bool = False) -> Any:
         return self.stand(device, laid.positions, len(laid.rows), laid.decode_rows, ahead=ahead)
