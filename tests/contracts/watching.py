@@ -129,9 +129,19 @@ class Watch:
             if isinstance(event, Ready):
                 assert isinstance(doing, Load)
                 self.engines[doing.instance].is_ready = True
+                self._open_lanes(self.engines[doing.instance])
             else:
                 assert isinstance(doing, RunSteps)
                 self._step_ended(doing, event)
+
+    def _open_lanes(self, engine: Engine) -> None:
+        """Free lanes of the kind are ready with the first one: they share its weights."""
+        fleet, kinds, chips = (getattr(self.prepared, n) for n in ("fleet", "kind_of", "chip_of"))
+        arch = fleet.deployment[engine.model].arch
+        for d in range(len(kinds) * fleet.opens_all):
+            is_like = (kinds[d], chips[d]) == (kinds[engine.device], chips[engine.device])
+            if is_like and fleet.kv_capacity[arch, kinds[d]] > 0 and d not in self.lost:
+                self.engines.setdefault(d * fleet.residents, Engine(engine.model, d, is_ready=True))
 
     def _step_ended(self, run: RunSteps, event: StepEnd) -> None:
         self.steps += int(event.report.steps)
@@ -306,6 +316,8 @@ class Watch:
     def _check_memory(self) -> None:
         fleet, kinds = self.prepared.fleet, self.prepared.kind_of
         if fleet.caches_prefixes:  # where requests share, `check_state` of the prefix cache counts
+            return
+        if len(fleet.kv.room_bytes) > 0:  # a lane has several homes, which `_check_memories` counts
             return
         arch = np.asarray(fleet.deployment)["arch"]
         for d in {e.device for e in self.engines.values()}:
