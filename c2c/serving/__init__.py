@@ -42,7 +42,7 @@ from c2c.serving.tables.plans import (
     Weights,
     Work,
     path_ends,
-    tables,
+    plan_tables,
 )
 from c2c.serving.tables.state import (
     COLD,
@@ -116,10 +116,10 @@ __all__ = [
     "on_step_end",
     "options",
     "path_ends",
+    "plan_tables",
     "prepare",
     "prompts_apart",
     "side_by_side",
     "start_asked",
     "start_plan",
-    "tables",
 ]

@@ -18,8 +18,8 @@ from c2c.serving import (
     Way,
     expert_bytes,
     expert_layers,
+    plan_tables,
     start_plan,
-    tables,
 )
 from c2c.simulator.compiled_loop import is_compiled
 from c2c.simulator.expert_cache.miss_table import DECODES, MissTable, measured_misses, no_misses
@@ -88,7 +88,7 @@ def build_machine(prepared: Prepared) -> Machine:
         cuts_runs=False,
         most_steps=2**62,
         misses=_misses(prepared),
-        plans=tables(plans, (*RESOURCES, *resources), prepared.tables[0][0].max_tokens),
+        plans=plan_tables(plans, (*RESOURCES, *resources), prepared.tables[0][0].max_tokens),
         start_plan=start_plan,
         step_plan=step_plan,
         lanes=len(resources),

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from c2c.policies import jitable
-from c2c.serving.tables.plans import CACHED, GROWTH, PREFILL, ROWS, Plans, Work, tables
+from c2c.serving.tables.plans import CACHED, GROWTH, PREFILL, ROWS, Plans, Work, plan_tables
 from c2c.simulator.works.phases import PHASE_DTYPE
 from c2c.simulator.works.resources import Resources, new_resources
 from c2c.simulator.works.sharing import share_rows
@@ -58,7 +58,7 @@ def node(
       resources: what each carries a second; the first one is the link, devices carry 1.
       walks: every work is walked, no run is folded.
     """
-    made = tables(plans, list(resources), 256)
+    made = plan_tables(plans, list(resources), 256)
     most = max(1, made.after.shape[1])
     capacity = np.array(list(resources.values()))
     r = new_resources(rows * most, len(capacity))

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from c2c.errors import SettingError
-from c2c.serving.tables.plans import Cost, Curve, Work, tables
+from c2c.serving.tables.plans import Cost, Curve, Work, plan_tables
 from c2c.simulator.works.sharing import share_rows
 from c2c.simulator.works.works import begin_run, stop_run, write_plan
 from tests.simulator.nodes import Node, jobs, node, run_jobs
@@ -277,4 +277,4 @@ def test_a_run_stops_at_its_next_step_boundary(walked: bool) -> None:
 )
 def test_a_plan_that_cannot_be_is_refused(plan: list[Work], message: str) -> None:
     with pytest.raises(SettingError, match=message):
-        tables([plan], list(NODE))
+        plan_tables([plan], list(NODE))
