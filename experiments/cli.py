@@ -78,6 +78,9 @@ COMMANDS: Final[Mapping[str, Command | Group]] = {
             "weaver": Command(
                 "experiments.papers.weaver.pair", "attention given to a second process"
             ),
+            "tessera": Command(
+                "experiments.papers.tessera.placed_step", "a step's machine code over two devices"
+            ),
         },
     ),
     "calibrate": Group(

@@ -7,17 +7,15 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
-
-import numpy as np
 
 from c2c.cost.kernel_graph import kernel_s, step_s, timed_gpu, timed_gpus
 from c2c.errors import DataError, SettingError, unknown_name
 from c2c.ranges import Count, check_fields
 from c2c.systems.program import Entry, KernelCall, Launch, Peer, Running, Slice, write_image
-from c2c.systems.program.xla import XlaStep, read_dump, stated_kernels
+from c2c.systems.program.xla import XlaStep
 from c2c.systems.tessera import (
     Gpus,
     Launched,
@@ -27,16 +25,15 @@ from c2c.systems.tessera import (
     program_work,
     recording_of,
     running_on,
-    touches_of,
     xla_kernels,
 )
 from experiments.command import command
+from experiments.papers.tessera.placed_step import analysed, fill, run_placed
 
 __all__ = ["WHATS", "main", "rows_of"]
 
 WHATS: Final = ("kernels", "recorded", "split", "priorities")
 _ROW_S: Final = 0.02  # launches in a row, so that starting and waiting are below a percent
-_BLOCK: Final = 16 << 20
 _YOUNG: Final = 6  # steps of the request beside the one that is timed
 
 
@@ -72,11 +69,7 @@ class _Asked:
 def rows_of(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return a measurement's rows."""
     job = _Asked(**settings)
-    xla = read_dump(Path(job.step), trips=job.trips)
-    # in PTX comments, for emulated drivers
-    xla = replace(xla, program=replace(xla.program, kernels=stated_kernels(xla)))
-    kernels = kernels_of(xla.program)
-    touches = touches_of(xla.program, kernels)
+    xla, touches = analysed(Path(job.step), job.trips)
     if job.what == "kernels":
         return _kernels(job, xla, touches)
     if job.what == "recorded":
@@ -94,26 +87,8 @@ def _device(**how: Any) -> Peer:
 
 def _started(device: Peer, xla: XlaStep, seed: int = 0) -> Running:
     running = running_on(device, xla.program)
-    _fill(running, xla, seed)
+    fill(running, xla, seed)
     return running
-
-
-def _fill(running: Running, xla: XlaStep, seed: int) -> None:
-    """Set inputs to random numbers, finite in any float type, all else to zero."""
-    device = running.device
-    draw = np.random.default_rng(seed)
-    block = np.frombuffer(draw.bytes(_BLOCK), np.uint8).copy()
-    block[1::2] = (block[1::2] & 0xBF) | 0x30  # exponents that neither overflow nor vanish
-    random, zero = block.tobytes(), bytes(_BLOCK)
-    kinds = zip(running.program.inputs, xla.input_kinds, strict=True)
-    floats = {part.buffer for part, kind in kinds if not kind.startswith(("s", "u", "pred"))}
-    for number, buffer in enumerate(running.program.buffers):
-        if buffer.content:
-            continue
-        source = random if number in floats else zero
-        for offset in range(0, buffer.nbytes, _BLOCK):
-            nbytes = min(_BLOCK, buffer.nbytes - offset)
-            device.write(running.addresses[number] + offset, source[:nbytes])
 
 
 def _kernels(job: _Asked, xla: XlaStep, touches: Sequence[Touch]) -> list[dict[str, Any]]:
@@ -124,7 +99,7 @@ def _kernels(job: _Asked, xla: XlaStep, touches: Sequence[Touch]) -> list[dict[s
     for _ in range(job.copies - 1):
         running.append(running[0].again())
         running[-1].start()
-        _fill(running[-1], xla, 0)
+        fill(running[-1], xla, 0)
     kernels = xla_kernels(xla, touches, job.tokens)
     rows: list[dict[str, Any]] = []
     first: dict[str, int] = {}
@@ -227,7 +202,7 @@ def _recorded(job: _Asked, xla: XlaStep, touches: Sequence[Touch]) -> list[dict[
     recording = recording_of(xla.program, kernels_of(xla.program))
     plain = _started(device, xla)
     twin = running_on(device, recording.program)
-    _fill(twin, xla, 0)
+    fill(twin, xla, 0)
     for number, touch in enumerate(touches):
         plain.launch(number)
         twin.launch(number)
@@ -280,37 +255,31 @@ def _read(running: Running, part: Slice) -> bytes:
 def _split(job: _Asked, xla: XlaStep, touches: Sequence[Touch]) -> dict[str, Any]:
     devices = [_device(is_apart=job.is_apart), _device(is_apart=job.is_apart)]
     gpu_of = _placement(job, xla, touches)
-    results, seconds = [], []
-    sends = nbytes = segments = 0
     running = [running_on(device, xla.program) for device in devices]
+    results, seconds, schedules = [], [], []
     for where in ([0] * len(touches), gpu_of):
-        for device, runner in zip(devices, running, strict=True):
-            device.enter()
-            _fill(runner, xla, 0)
-        capture = Launched.capture(running, devices, touches, where, xla.carried)
-        for _ in range(2):  # the second run starts from the first one's state
-            capture.run()
-        devices[0].enter()
-        results.append([_read(running[0], part) for part in xla.program.outputs])
-        seconds.append(_median_s(capture.start, capture.synchronise, job))
-        segments = len(capture.schedule.segments)
-        sends = sum(len(s.sends) for s in capture.schedule.segments) + len(capture.schedule.last)
-        nbytes = capture.schedule.nbytes
-        capture.close()
+        outputs, schedule, step_s = run_placed(
+            devices, running, xla, touches, where,
+            timed=lambda capture: _median_s(capture.start, capture.synchronise, job),
+        )  # fmt: skip
+        results.append(outputs)
+        seconds.append(step_s)
+        schedules.append(schedule)
+    placed = schedules[1]
     if results[0] != results[1]:
         differ = sum(a != b for a, b in zip(*results, strict=True))
         raise DataError("split", f"{differ} of {len(results[0])} outputs differ")
     return {
         "apart": "contexts" if job.is_apart else "streams",
         "cuts": job.cuts,
-        "segments": segments,
-        "sends": sends,
-        "sent_megabytes": nbytes / 1e6,
+        "segments": len(placed.segments),
+        "sends": sum(len(s.sends) for s in placed.segments) + len(placed.last),
+        "sent_megabytes": placed.nbytes / 1e6,
         "outputs": len(results[0]),
         "equal": len(results[0]),
         "one_graph_s": seconds[0],
         "time_s": seconds[1],
-        "cut_us": 1e6 * (seconds[1] - seconds[0]) / max(segments - 1, 1),
+        "cut_us": 1e6 * (seconds[1] - seconds[0]) / max(len(placed.segments) - 1, 1),
     }
 
 

@@ -36,6 +36,7 @@ MODULES: Mapping[str, str] = {
     "capacity": "experiments.capacity", "llama_cpp": "experiments.lab.bench.llama_cpp",
     "prediction": "experiments.lab.bench.prediction.command",
     "planner": "experiments.papers.tessera.planner", "ways": "experiments.papers.tessera.ways",
+    "placed_step": "experiments.papers.tessera.placed_step",
     "systems": "experiments.lab.bench.systems", "estimate": "experiments.estimate",
     "referee": "experiments.lab.referee.command", "layout": "experiments.layout",
     "explore": "experiments.explore.command", "restore": "experiments.papers.medusa.restore",
