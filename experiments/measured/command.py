@@ -33,6 +33,7 @@ from experiments.measured.compare import (
     errors_by,
     unseen_chips,
 )
+from experiments.measured.eager_engines import launched_rows
 from experiments.measured.engines import runs_of
 from experiments.measured.errors import Error, error_of
 from experiments.measured.open_loop import OpenRun, open_runs, replay_open
@@ -43,7 +44,13 @@ from experiments.measured.standing_table import (
     write_errors,
     write_page,
 )
-from experiments.measured.tables import engine_table, op_table, open_table, unseen_table
+from experiments.measured.tables import (
+    eager_table,
+    engine_table,
+    op_table,
+    open_table,
+    unseen_table,
+)
 from experiments.near_runs import ERRORS, RunError, read_errors
 
 __all__ = ["MeasuredSettings", "main"]
@@ -92,6 +99,8 @@ def run(settings: MeasuredSettings, tables: dict[str, Rows], folder: RunDir, out
         out.print("replaying engines with the simulator ...")
         engines = _engines(tables[ENGINES], skipped)
         out.print(engine_table(engines))
+    if settings.engines and settings.data is None:
+        out.print(eager_table(launched_rows(tables)))
     if settings.page:
         write_errors(ERRORS, engines)
         write_page(PAGE, read_errors())

@@ -15,7 +15,7 @@ from c2c.models import ModelSpec
 from experiments.measured.chips import Chip, whole
 from experiments.measured.rows import OWN, Rows, read_folder
 
-__all__ = ["Launched", "batch_steps", "shapes", "single_requests"]
+__all__ = ["Launched", "batch_steps", "launched_rows", "shapes", "single_requests"]
 
 ANSWER: Final = 2048  # tokens of a row of single_requests.csv
 DECODES: Final = 9  # steps that a decode time of engine_steps.csv is the mean of
@@ -105,6 +105,12 @@ def batch_steps(rows: Rows, engine: Engine) -> list[Launched]:
                 for batch, ms, ours_s in zip(batches, here[f"{phase}_ms"], times, strict=True)
             ]  # fmt: skip
     return result
+
+
+def launched_rows(tables: Mapping[str, Rows]) -> list[Launched]:
+    """Return the project's rows of single requests and, of vLLM, of steps."""
+    steps = batch_steps(tables["engine_steps"], load_engine("vllm-0.5.1-eager"))
+    return [*single_requests(tables["single_requests"]), *steps]
 
 
 def _steps_s(

@@ -9,12 +9,13 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from experiments.measured.compare import Comparison, errors_by
-from experiments.measured.errors import Error
+from experiments.measured.eager_engines import Launched
+from experiments.measured.errors import Error, error_of
 from experiments.measured.open_loop import FIGURES, OpenRun
 from experiments.measured.standing_table import group_errors
 from experiments.near_runs import RunError
 
-__all__ = ["engine_table", "op_table", "open_table", "unseen_table"]
+__all__ = ["eager_table", "engine_table", "op_table", "open_table", "unseen_table"]
 
 BOUND = "all with a bound"
 _ERRORS = ("rows", "med", "p90", "bias")
@@ -54,6 +55,25 @@ def engine_table(errors: Sequence[RunError]) -> Table:
                 for size in sizes
             ]
             table.add_row(grouping, name, str(len(sizes[0])), *cells)
+    return table
+
+
+def eager_table(rows: Sequence[Launched]) -> Table:
+    """Return errors of engines that launch kernels one by one, by engine, chip and time."""
+    groups: dict[tuple[str, str, str], list[Launched]] = {}
+    for row in rows:
+        groups.setdefault((row.engine, row.chip, row.what), []).append(row)
+    table = Table(
+        title="engines without CUDA graphs, times of one request and of steps",
+        title_justify="left", box=SIMPLE_HEAD, pad_edge=False,
+    )  # fmt: skip
+    for head in ("engine", "chip", "time", *_ERRORS):
+        table.add_column(head, justify="right" if head in _ERRORS else "left", no_wrap=True)
+    for key, group in groups.items():
+        ours, measured = (
+            np.array([getattr(r, n) for r in group]) for n in ("ours_s", "measured_s")
+        )
+        table.add_row(*key, *_numbers(error_of(ours, measured)))
     return table
 
 

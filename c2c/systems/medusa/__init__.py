@@ -22,7 +22,7 @@ from c2c.systems.medusa.kv import (
 )
 from c2c.systems.medusa.owners import first_match
 from c2c.systems.medusa.replay import TRIGGER_POOL
-from c2c.systems.medusa.restore import OnDemand, Restored, most_used_first, restore
+from c2c.systems.medusa.restore import OnDemand, Restored, restore
 from c2c.systems.medusa.stages import (
     NODES_A_LAYER,
     NODES_OUTSIDE,
@@ -92,7 +92,6 @@ __all__ = [
     "loading_s",
     "make_artefact",
     "measured_kv",
-    "most_used_first",
     "observe",
     "plan_of",
     "read_artefact",

@@ -21,7 +21,7 @@ from c2c.systems.program import (
 )
 from pallas_kernels.repository import RepositoryWarning
 
-__all__ = ["OnDemand", "Restored", "build", "most_used_first", "restore"]
+__all__ = ["OnDemand", "Restored", "build", "restore"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,15 +138,6 @@ def restore(
     for batch in [g.batch for g in artefact.graphs] if batches is None else batches:
         graphs.graph(batch)
     return graphs.restored()
-
-
-def most_used_first(batch_sizes: Iterable[int], uses: Mapping[int, int]) -> tuple[int, ...]:
-    """Return batch sizes in order of restoration: most used first, then by size.
-
-    >>> most_used_first((1, 2, 4, 8), {4: 90, 1: 7})
-    (4, 1, 2, 8)
-    """
-    return tuple(sorted(batch_sizes, key=lambda batch: (-uses.get(batch, 0), batch)))
 
 
 def build(

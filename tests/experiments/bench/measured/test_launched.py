@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from c2c.cost import HostTime, Routing, load_engine
-from experiments.measured.eager_engines import batch_steps, shapes, single_requests
+from experiments.measured.eager_engines import batch_steps, launched_rows, shapes, single_requests
 from experiments.measured.rows import OWN, Rows, read_folder
+from experiments.measured.tables import eager_table
 
 ROWS = read_folder(OWN)
 SINGLE: Rows = ROWS["single_requests"]
@@ -69,3 +70,10 @@ def _layer_s(rows: Rows) -> float:
     one = one.take(one["batch"] == 1)
     layers = [shapes()[m].layers for m in one["model"]]
     return float(np.median(one["decode_ms"] / np.array(layers))) / 1e3
+
+
+@pytest.mark.slow
+def test_the_table_of_the_command_has_every_row() -> None:
+    rows = launched_rows(ROWS)
+    assert len(rows) == len(SINGLE["model"]) + 2 * len(ROWS["engine_steps"]["model"])
+    assert eager_table(rows).row_count == len({(r.engine, r.chip, r.what) for r in rows}) == 12
