@@ -287,9 +287,10 @@ def test_wrong_steps_of_a_batch_scheduler_are_refused(
     (block,) = re.findall(r"# mydir/system/longest_goes.py\n(.*?)```", text, re.DOTALL)
     assert old in block
     (tmp_path / "system").mkdir()
-    (tmp_path / "system" / "mine_goes.py").write_text(block.replace(old, new))
+    block = block.replace(old, new).replace("LongestGoes", "MineGoes")
+    (tmp_path / "system" / "mine_goes.py").write_text(block)
     with pytest.raises(PolicyError, match=r"mine_goes\.py, line \d+: fill returned \d+, not a"):
-        build(load([*BUSY, "workload.rate_rps=30", "system/batch=longest_goes"], folder=tmp_path))
+        build(load([*BUSY, "workload.rate_rps=30", "system/batch=mine_goes"], folder=tmp_path))
 
 
 @pytest.mark.parametrize(

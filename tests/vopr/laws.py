@@ -41,7 +41,7 @@ class Books:
         ledger, backend, tape, link = engine.ledger, engine._backend, engine._tape, world.link
         for owner, name, watched in (
             (ledger, "open", self._opened),
-            (ledger, "_ended", self._ended),
+            (ledger, "_on_end", self._ended),
             (ledger, "deliver", self._delivered),
             (tape, "record", self._recorded),
             (backend, "lost", self._lost),
