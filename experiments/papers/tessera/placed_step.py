@@ -133,10 +133,10 @@ def _work(settings: PlacedSettings) -> Ran:
     check_solver(settings.gap, 1.0)
     chips = timed_gpus(*settings.chips)
     gpus = Gpus.alike(settings.chips, gbps=settings.gbps, latency_s=settings.latency_s)
+    devices = _devices(settings)
     xla, touches = analysed(Path(settings.step))
     work = program_work(xla, touches, chips, settings.tokens)
     best = plan(work, gpus, cast("Policy", settings.policy), gap=settings.gap)
-    devices = _devices(settings)
     running = [running_on(device, xla.program) for device in devices]
     ways = {name: [number] * len(touches) for number, name in enumerate(settings.chips)}
     ways["placed"] = list(best.gpu_of)
