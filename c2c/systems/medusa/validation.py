@@ -13,7 +13,7 @@ from c2c.systems.medusa.ir import Graph, Patch
 from c2c.systems.medusa.restore import Restored, build
 from c2c.systems.program import AllocationId, Device
 
-__all__ = ["Difference", "Regions", "Side", "first_difference", "observe", "sides", "validate"]
+__all__ = ["Difference", "Regions", "Side", "difference", "first_difference", "sides", "validate"]
 
 _SEEN_BYTES = 64 << 10  # compared of each buffer that a node points to
 
@@ -59,6 +59,9 @@ class Difference:
     kernel: int
     patches: tuple[Patch, ...]
     allocation: int
+
+    def __str__(self) -> str:
+        return f"node {self.node} (kernel {self.kernel}) writes others to buffer {self.allocation}"
 
 
 def sides(
@@ -121,6 +124,19 @@ def validate(
             if one != two and not is_free:
                 return False
     return True
+
+
+def difference(
+    original: tuple[Side, int],
+    restored: tuple[Side, int],
+    regions: Regions,
+    seeds: Iterable[int] = (0, 1, 2),
+) -> str:
+    """Return the first node that differs, for people; empty where `validate` finds none."""
+    if validate(original, restored, regions, seeds):
+        return ""
+    first = first_difference(original[0], restored[0], regions)
+    return str(first or "no node alone does: their order may")
 
 
 def first_difference(

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from c2c.errors import DataError
 from c2c.systems.medusa import (
     CLASSIFIERS,
     Artefact,
@@ -15,17 +16,17 @@ from c2c.systems.medusa import (
     Restored,
     analyse,
     count_nodes,
+    difference,
     make_artefact,
     restore,
     sides,
-    validate,
 )
 from experiments.papers.medusa.emulation_case import judge, prepare
 from experiments.papers.medusa.models import BATCH_SIZES, TableModel, nodes_a_layer, step_program
 from experiments.papers.medusa.processes import Process, key_of
 from experiments.papers.medusa.synthetic import Shape
 
-__all__ = ["ModelRow", "Restoring", "classifier_rows", "is_same", "restore_model"]
+__all__ = ["ModelRow", "Restoring", "classifier_rows", "difference_at", "restore_model"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +89,8 @@ def restore_model(
     restore_s = time.perf_counter() - begin
     restoring = Restoring(original, first, artefact, process, restored)
     for batch in validated:
-        if not is_same(restoring, batch):
-            raise RuntimeError(f"{model.spec}, batch size {batch}: the restored graph differs")
+        if where := difference_at(restoring, batch):
+            raise DataError(model.spec, f"the graph of batch size {batch} differs: {where}")
     sources = [artefact.kernels[n.kernel].source for g in artefact.graphs for n in g.nodes]
     return restoring, ModelRow(
         model=model.row,
@@ -110,15 +111,15 @@ def restore_model(
     )
 
 
-def is_same(case: Restoring, batch: int, *, inputs: int = 3) -> bool:
-    """Return whether a restored graph's results equal the original's."""
+def difference_at(case: Restoring, batch: int, *, inputs: int = 3) -> str:
+    """Return the first node of a restored graph that differs; empty where results are equal."""
     one, two = sides(
         case.capture, case.original.functions, case.original.device, case.artefact,
         case.restored, case.process.device, batch,
     )  # fmt: skip
     pair = (one, case.original.device.instantiate(case.original.graphs[batch]))
     other = (two, case.process.device.instantiate(case.restored.graphs[batch]))
-    return validate(pair, other, case.original.regions(batch), range(inputs))
+    return difference(pair, other, case.original.regions(batch), range(inputs))
 
 
 PROGRAMS: Final = {

@@ -27,11 +27,11 @@ from c2c.systems.medusa import (
     Capture,
     analyse,
     artefact_path,
+    difference,
     make_artefact,
     read_artefact,
     restore,
     sides,
-    validate,
     write_artefact,
 )
 from c2c.systems.program import Program
@@ -129,8 +129,8 @@ def restored_rank(
         )
         pair = one, original.device.instantiate(original.graphs[batch])
         other = two, process.device.instantiate(restoration.graphs[batch])
-        if not validate(pair, other, original.regions(batch)):
-            raise DataError(f"rank {number}", f"the graph of batch size {batch} differs")
+        if where := difference(pair, other, original.regions(batch)):
+            raise DataError(f"rank {number}", f"the graph of batch size {batch} differs: {where}")
     return {
         "rank": number, "graphs": len(restoration.graphs), "nodes": restoration.nodes,
         "capture_s": captured_s, "restore_s": restored_s,
