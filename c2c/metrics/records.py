@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -30,17 +31,16 @@ class Records:
 
     def during(self, columns: Sequence[str], since_s: float, until_s: float) -> pa.Table:
         """Return a span's requests; failed ones count at arrival."""
-        import pyarrow.compute as pc
-
-        ended, came = pc.field("finished_s"), pc.field("arrival_s")
-        gone = (ended < since_s) | (pc.is_nan(ended) & (came < since_s))
-        there = (came <= until_s) & ~gone
+        need = list(dict.fromkeys((*columns, "arrival_s", "finished_s")))
         tables = []
         for part in self.parts:
-            if isinstance(part, pa.Table):
-                tables.append(part.filter(there).select(list(columns)))
-            else:
-                tables += [pq.read_table(f, columns=list(columns), filters=there) for f in part]
+            sources = [part] if isinstance(part, pa.Table) else [_columns(f, need) for f in part]
+            for table in sources:
+                came, ended = table["arrival_s"].to_numpy(), table["finished_s"].to_numpy()
+                is_gone = (ended < since_s) | (np.isnan(ended) & (came < since_s))
+                # No expression: its threads free memory after it returns, and abort an exit.
+                there = table.filter(pa.array((came <= until_s) & ~is_gone))
+                tables.append(there.select(list(columns)))
         return _joined(tables)
 
 

@@ -75,8 +75,9 @@ def inputs_from(events: pa.Table, requests: pa.Table, names: Sequence[str]) -> I
     missing = set(_list(done, "id")) - number.keys()
     if missing:
         raise DataError("requests", f"{min(missing)} was finished, but has no arrival")
-    where = pa.array([number[request] for request in _list(done, "id")])
-    served = done.set_column(done.column_names.index("id"), "id", where).sort_by("id")
+    where = np.array([number[request] for request in _list(done, "id")])
+    served = done.set_column(done.column_names.index("id"), "id", pa.array(where))
+    served = served.take(np.argsort(where, kind="stable"))
     for k, length in zip(_list(served, "id"), _list(served, "output_tokens"), strict=True):
         lengths[k] = length
     cancel_s = [math.inf] * len(arrivals)

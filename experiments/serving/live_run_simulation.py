@@ -95,7 +95,7 @@ def served_requests(run: Path) -> pa.Table:
     table = table.filter(pa.array(np.asarray(table["status"].to_pylist()) == "finished"))
     if not len(table):
         raise DataError(str(run / REQUESTS), "no request was finished")
-    return table.sort_by("arrival_s")
+    return table.take(np.argsort(table["arrival_s"].to_numpy(), kind="stable"))
 
 
 def recorded_steps(run: Path) -> pa.Table:

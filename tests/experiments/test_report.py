@@ -23,6 +23,7 @@ from experiments.report.pictures import picture_of, without_texts
 
 ROOT = Path(__file__).parents[2]
 BROWSER = ROOT / ".venv-browser" / "bin" / "python"
+NEEDS_BROWSER = pytest.mark.skipif(not BROWSER.exists(), reason="no browser: make browser")
 PROVENANCE = {"git": {"commit": "0" * 40}, "command": "x" * 300}
 FINDING, CAPTION = "A finding <of> 3 words " * 8, "A caption. " * 30
 # figure -> its paper, and its answers as (claim, ours over the printed number)
@@ -178,8 +179,6 @@ def test_a_thumbnail_has_the_shape_of_the_picture(out: Path) -> None:
 
 
 def seen(*command: str | Path) -> str:
-    if not BROWSER.exists():
-        pytest.skip("there is no browser: make browser")
     done = subprocess.run(
         [BROWSER, *command], capture_output=True, text=True, timeout=300, stdin=subprocess.PIPE,
     )  # fmt: skip
@@ -188,6 +187,7 @@ def seen(*command: str | Path) -> str:
 
 
 @pytest.mark.soak
+@NEEDS_BROWSER
 @pytest.mark.parametrize(
     ("name", "images"), [("index.html", 1 + 2 * len(FIGURES)), ("claims.html", 0)]
 )
@@ -204,6 +204,7 @@ def test_pages_fit_a_telephone_and_a_screen(out: Path, name: str, images: int) -
 
 
 @pytest.mark.soak
+@NEEDS_BROWSER
 def test_filters_of_the_claims(out: Path) -> None:
     """The address sets the filters, typing narrows them."""
     ask = """(() => {

@@ -200,7 +200,9 @@ def random_decode(draw: Draw) -> None:
         window=one_of(draw, None, size(draw, 300)), seed=int(draw.integers(2**31)),
     )  # fmt: skip
     block = one_of(draw, 64, 128) if page < 128 else 64
-    config = DecodeConfig(block_kv=block, stages=one_of(draw, 2, 3, 4), splits=size(draw, 4))
+    fits = block * case.dim < 128 * 128  # a third stage
+    stages = one_of(draw, 2, 3, 4) if fits else 2
+    config = DecodeConfig(block_kv=block, stages=stages, splits=size(draw, 4))
     pool = attention.paged(case, page, seed=int(draw.integers(2**31)))
     out = within(
         lambda: decode_attention(

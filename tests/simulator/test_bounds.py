@@ -52,6 +52,10 @@ def settings(system: str) -> list[list[str]]:
         return [
             [*load, "catalog=moe", "router.skew=0.6", "router.locality=0.5", "workload.models=2"]
         ]
+    if system in ("cocoserve", "weaver"):  # over the whole GPUs of a node
+        return [[*BURSTS]]
+    if system == "muxserve":
+        return [[*BURSTS, "catalog=dense16", "hardware=h200_pcie5", "superchips=4"]]
     if system == "dedicated":
         return [[*BURSTS, "catalog=dense6", "mig=4x24gb", "superchips=2"]]
     return [[*BURSTS, "catalog=dense16", *layout] for layout in LAYOUTS]
