@@ -212,7 +212,7 @@ def test_filters_of_the_claims(out: Path) -> None:
       const told = document.querySelector("output");
       if (!told.textContent) return null;  // the page's own script has not run yet
       window.before ||= told.textContent;
-      typed.value = "ASYNC loading";
+      typed.value = "VLLM phase";
       typed.dispatchEvent(new Event("input", {bubbles: true}));
       return [window.before, told.textContent,
         [...document.querySelectorAll(".claims tbody tr")].filter((r) => r.offsetHeight)
@@ -228,4 +228,4 @@ def test_filters_of_the_claims(out: Path) -> None:
         found = next(line["seen"] for line in lines if line["seen"])
         watching.communicate("")
     assert found[:2] == ["3 of 577", "1 of 577"]
-    assert "medusa.fig7a.vs_async" in found[2][0]
+    assert "medusa.fig7a.vs_vllm" in found[2][0]
