@@ -19,17 +19,20 @@ __all__ = [
     "A_SHARE_OR_NONE",
     "A_STEP",
     "DUE",
+    "ENDS_AT",
     "JOINS",
     "LAYERS",
     "NEXT",
     "SECONDS",
     "SHARE_OR_NEVER",
+    "SLOT",
     "UNIT",
     "YES_OR_NO",
 ]
 
-_SLOT: Final = 0  # columns of `decoding`
-_ENDS_AT: Final = 1
+# Columns of a decoding sequence.
+SLOT: Final = 0  # slot of its request
+ENDS_AT: Final = 1  # decode clock of its instance at its last token
 
 
 @jitable
@@ -62,10 +65,10 @@ def _is_filled(steps: int, w: Any, i: int, now_s: float) -> bool:
         tokens += req.step_tokens
     least = steps
     for k in range(decodes):
-        least = min(least, w.s.decoding[i, k, _ENDS_AT] - inst.decode_clock)
+        least = min(least, w.s.decoding[i, k, ENDS_AT] - inst.decode_clock)
     for k in range(decodes):
-        rest = w.s.decoding[i, k, _ENDS_AT] - inst.decode_clock
-        if least + w.s.request[w.s.decoding[i, k, _SLOT]].unreserved > rest:
+        rest = w.s.decoding[i, k, ENDS_AT] - inst.decode_clock
+        if least + w.s.request[w.s.decoding[i, k, SLOT]].unreserved > rest:
             return False
     return bool(steps > 0 and tokens <= most and tokens + decodes > 0)
 

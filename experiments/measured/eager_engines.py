@@ -15,7 +15,7 @@ from c2c.models import ModelSpec
 from experiments.measured.chips import Chip, whole
 from experiments.measured.rows import OWN, Rows, read_folder
 
-__all__ = ["Launched", "batch_steps", "launched_rows", "shapes", "single_requests"]
+__all__ = ["EagerTime", "batch_steps", "launched_rows", "shapes", "single_requests"]
 
 ANSWER: Final = 2048  # tokens of a row of single_requests.csv
 DECODES: Final = 9  # steps that a decode time of engine_steps.csv is the mean of
@@ -31,7 +31,7 @@ _ALIKE: Final[Mapping[str, tuple[str, Mapping[str, float]]]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Launched:
+class EagerTime:
     """A measured time beside the predicted one, in seconds."""
 
     model: str
@@ -72,20 +72,20 @@ def _chip(name: str) -> Chip:
     return replace(whole(like), slice_=slices(changed, changed.mig[0])[0])
 
 
-def single_requests(rows: Rows) -> list[Launched]:
+def single_requests(rows: Rows) -> list[EagerTime]:
     """Return rows of `single_requests.csv` beside a token's mean time."""
     result = []
     for i, model in enumerate(rows["model"]):
         engine = load_engine(rows["engine"][i])
         ours_s = _steps_s(model, rows["chip"][i], engine, 1, np.array([1]), ANSWER / 2.0)[1][0]
-        result.append(Launched(
+        result.append(EagerTime(
             model=model, chip=rows["chip"][i], engine=rows["engine"][i], what="token",
             prompt_tokens=1, batch=1, measured_s=1.0 / rows["tokens_per_s"][i], ours_s=ours_s,
         ))  # fmt: skip
     return result
 
 
-def batch_steps(rows: Rows, engine: Engine) -> list[Launched]:
+def batch_steps(rows: Rows, engine: Engine) -> list[EagerTime]:
     """Return rows of `engine_steps.csv` beside an engine's prefill, then decode."""
     result = []
     for key in sorted(set(rows.keys(("model", "chip", "prompt_tokens")))):
@@ -98,7 +98,7 @@ def batch_steps(rows: Rows, engine: Engine) -> list[Launched]:
         ours = _steps_s(model, chip, engine, prompt, batches, prompt + DECODES / 2.0)
         for phase, times in zip(("prefill", "decode"), ours, strict=True):
             result += [
-                Launched(
+                EagerTime(
                     model=model, chip=chip, engine=f"{engine.name}-{engine.version}", what=phase,
                     prompt_tokens=prompt, batch=int(batch), measured_s=ms / 1e3, ours_s=ours_s,
                 )
@@ -107,7 +107,7 @@ def batch_steps(rows: Rows, engine: Engine) -> list[Launched]:
     return result
 
 
-def launched_rows(tables: Mapping[str, Rows]) -> list[Launched]:
+def launched_rows(tables: Mapping[str, Rows]) -> list[EagerTime]:
     """Return the project's rows of single requests and, of vLLM, of steps."""
     steps = batch_steps(tables["engine_steps"], load_engine("vllm-0.5.1-eager"))
     return [*single_requests(tables["single_requests"]), *steps]

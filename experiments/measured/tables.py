@@ -9,7 +9,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from experiments.measured.compare import Comparison, errors_by
-from experiments.measured.eager_engines import Launched
+from experiments.measured.eager_engines import EagerTime
 from experiments.measured.errors import Error, error_of
 from experiments.measured.open_loop import FIGURES, OpenRun
 from experiments.measured.standing_table import group_errors
@@ -58,9 +58,9 @@ def engine_table(errors: Sequence[RunError]) -> Table:
     return table
 
 
-def eager_table(rows: Sequence[Launched]) -> Table:
+def eager_table(rows: Sequence[EagerTime]) -> Table:
     """Return errors of engines that launch kernels one by one, by engine, chip and time."""
-    groups: dict[tuple[str, str, str], list[Launched]] = {}
+    groups: dict[tuple[str, str, str], list[EagerTime]] = {}
     for row in rows:
         groups.setdefault((row.engine, row.chip, row.what), []).append(row)
     table = Table(

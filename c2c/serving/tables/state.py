@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from c2c.policies import Apart, Own, System, Traits
+from c2c.policies.returns import ENDS_AT, SLOT
 from c2c.serving.tables.block_table import Blocks
 from c2c.serving.tables.costs import CostTables
 from c2c.serving.tables.optional_tables import Adapters, AdapterSlots, KvHomes
@@ -81,10 +82,7 @@ WAITS: Final = 1  # waits for room
 SENDS: Final = 2
 SENT: Final = 3  # in force from the next step boundary on
 
-# Columns of a decoding sequence.
-SLOT: Final = 0  # slot of its request
-ENDS_AT: Final = 1  # decode clock of its instance at its last token
-LENGTH: Final = 2  # tokens of prompt and output
+LENGTH: Final = 2  # column of a decoding sequence after SLOT and ENDS_AT: prompt and output tokens
 
 NOBODY: Final = -1  # id of the request of a free slot
 

@@ -1,7 +1,7 @@
 """Tessera: placement of a model's kernels over unlike GPUs, from machine code."""
 
 from c2c.systems.tessera.ddg import Carried, Dependency, Graph, graph_of, program_key
-from c2c.systems.tessera.driver_execution import Launched, running_on
+from c2c.systems.tessera.driver_execution import StepGraphs, running_on
 from c2c.systems.tessera.lanes import PRICE, Costs, Lane, Lanes
 from c2c.systems.tessera.layouts import SWITCH_S, SYSTEM, PairLayout, pair_layout
 from c2c.systems.tessera.memory_accesses import Recording, Seen, recording_of
@@ -38,7 +38,6 @@ __all__ = [
     "Graph",
     "Lane",
     "Lanes",
-    "Launched",
     "Options",
     "Pair",
     "PairLayout",
@@ -52,6 +51,7 @@ __all__ = [
     "Segment",
     "Send",
     "Stage",
+    "StepGraphs",
     "Steps",
     "Touch",
     "Way",

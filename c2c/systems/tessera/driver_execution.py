@@ -10,7 +10,7 @@ from c2c.systems.program import Allocator, CopyCall, Peer, Program, Recorder, Ru
 from c2c.systems.tessera.schedule import Schedule, Send, schedule
 from c2c.systems.tessera.touches import Touch
 
-__all__ = ["Launched", "running_on"]
+__all__ = ["StepGraphs", "running_on"]
 
 
 def running_on(device: Peer, program: Program) -> Running:
@@ -33,7 +33,7 @@ def _no_library(kernel: object) -> int:
 
 
 @dataclass(slots=True)
-class Launched:
+class StepGraphs:
     """A placement captured as CUDA graphs over streams.
 
     Attributes:
@@ -55,7 +55,7 @@ class Launched:
         touches: Sequence[Touch],
         gpu_of: Sequence[int],
         carried: Sequence[Slice] = (),
-    ) -> Launched:
+    ) -> StepGraphs:
         """Return a placement with a graph for each segment.
 
         Args:

@@ -129,8 +129,8 @@ def restored_rank(
         )
         pair = one, original.device.instantiate(original.graphs[batch])
         other = two, process.device.instantiate(restoration.graphs[batch])
-        if where := difference(pair, other, original.regions(batch)):
-            raise DataError(f"rank {number}", f"the graph of batch size {batch} differs: {where}")
+        if first := difference(pair, other, original.regions(batch)):
+            raise DataError(f"rank {number}", f"the graph of batch size {batch} differs: {first}")
     return {
         "rank": number, "graphs": len(restoration.graphs), "nodes": restoration.nodes,
         "capture_s": captured_s, "restore_s": restored_s,

@@ -18,7 +18,7 @@ from c2c.systems.program import Entry, KernelCall, Launch, Peer, Running, Slice,
 from c2c.systems.program.xla import XlaStep
 from c2c.systems.tessera import (
     Gpus,
-    Launched,
+    StepGraphs,
     Touch,
     kernels_of,
     plan,
@@ -123,7 +123,7 @@ def _kernels(job: _Asked, xla: XlaStep, touches: Sequence[Touch]) -> list[dict[s
     module = device.load_module(write_image([Entry("empty", (), (), allocates=False)]))
     empty = KernelCall(device.get_function(module, "empty"), (1, 1, 1), (32, 1, 1), 0, ())
     launch_s = _graph_s(job, device, [lambda: device.launch(empty)] * job.copies)
-    whole = Launched.capture(running[:1], [device], touches, [0] * len(touches))
+    whole = StepGraphs.capture(running[:1], [device], touches, [0] * len(touches))
     whole_s = _median_s(whole.start, whole.synchronise, job)
     whole.close()
     errors = [abs(r["error"]) for r in rows]
@@ -311,7 +311,7 @@ def _priorities(job: _Asked, xla: XlaStep, touches: Sequence[Touch]) -> dict[str
         requests = []
         for device in devices:
             running = [_started(device, xla)]
-            requests.append((running, Launched.capture(running, [device], touches,
+            requests.append((running, StepGraphs.capture(running, [device], touches,
                                                        [0] * len(touches))))  # fmt: skip
         old, young = (capture for _, capture in requests)
         alone, beside = [], []
@@ -333,7 +333,7 @@ def _priorities(job: _Asked, xla: XlaStep, touches: Sequence[Touch]) -> dict[str
     return {**report, "priority": first, "slower_off": slow["off"], "slower_on": slow["on"]}
 
 
-def _elapsed(launched: Launched) -> float:
+def _elapsed(launched: StepGraphs) -> float:
     begin = time.perf_counter()
     launched.run()
     return time.perf_counter() - begin

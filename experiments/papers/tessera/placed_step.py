@@ -28,9 +28,9 @@ from c2c.systems.program import Emulated, Peer, Running
 from c2c.systems.program.xla import XlaStep, read_dump, stated_kernels
 from c2c.systems.tessera import (
     Gpus,
-    Launched,
     Policy,
     Schedule,
+    StepGraphs,
     Touch,
     check_solver,
     kernels_of,
@@ -101,13 +101,13 @@ def fill(running: Running, xla: XlaStep, seed: int) -> None:
 
 def run_placed(
     devices: Sequence[Peer], running: Sequence[Running], xla: XlaStep, touches: Sequence[Touch],
-    gpu_of: Sequence[int], seed: int = 0, timed: Callable[[Launched], float] = lambda _: 0.0,
+    gpu_of: Sequence[int], seed: int = 0, timed: Callable[[StepGraphs], float] = lambda _: 0.0,
 ) -> tuple[list[bytes], Schedule, float]:  # fmt: skip
     """Run two steps of a placement; return the outputs, the schedule and `timed`'s seconds."""
     for device, one in zip(devices, running, strict=True):
         device.enter()
         fill(one, xla, seed)
-    capture = Launched.capture(running, devices, touches, gpu_of, xla.carried)
+    capture = StepGraphs.capture(running, devices, touches, gpu_of, xla.carried)
     for _ in range(_STEPS):
         capture.run()
     devices[0].enter()

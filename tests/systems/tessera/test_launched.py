@@ -17,7 +17,7 @@ from c2c.systems.program import Emulated, Program, Slice
 from c2c.systems.program.xla import stated_kernels
 from c2c.systems.tessera import (
     Gpus,
-    Launched,
+    StepGraphs,
     Touch,
     plan,
     program_work,
@@ -101,7 +101,7 @@ def left_by(gpu_of: list[int], count: int, touches: Sequence[Touch] | None = Non
             if not buffer.content:
                 each.device.write(each.addresses[number], bytes(buffer.nbytes))
     carried = step().xla.carried
-    made = Launched.capture(running, devices, touches or step().touches, gpu_of, carried)
+    made = StepGraphs.capture(running, devices, touches or step().touches, gpu_of, carried)
     for _ in range(2):
         made.run()
     made.close()
