@@ -65,7 +65,7 @@ class Residents:
         self._setup = setup
         self._items = {item.name: item for item in setup.models}
         self._models: dict[str, Model] = {}
-        self._executables = _executables(setup.executables)
+        self._executables = executables_at(setup.executables, strict=False)
         self._shapes = Shapes(rows=setup.rows, budgets=setup.budgets, width=setup.width)
         self._runners: dict[int, Runner] = {}
         self._models_of: dict[int, str] = {}  # by instance
@@ -146,7 +146,7 @@ class Residents:
             failed = ""
             try:
                 # A store of its own: the others' steps do not count its compilations.
-                executables = _executables(self._setup.executables)
+                executables = executables_at(self._setup.executables, strict=False)
                 model = self._compiled(self._loaded(item.name, executables), lambda: None)
             except Exception as error:  # noqa: BLE001 (the others are served)
                 failed = str(error) if isinstance(error, _REFUSED) else repr(error)
@@ -347,10 +347,6 @@ class Residents:
             prompts=tuple(prompts),
             found=tuple(hits),
         )
-
-
-def _executables(where: str | None) -> Executables | None:
-    return executables_at(where if where in (None, "auto") else Executables(where, strict=False))
 
 
 def _count(runner: Runner) -> int:

@@ -209,12 +209,13 @@ class Executables:
 
 
 def executables_at(
-    where: Executables | Path | str | Literal["auto"] | None,
+    where: Executables | Path | str | Literal["auto"] | None, *, strict: bool = True
 ) -> Executables | None:
     """Return a folder's executables, the same object each time.
 
     Args:
       where: "auto": the default, perhaps unusable; None and `Executables` are returned.
+      strict: an unusable folder is an error.
     """
     if where is None or isinstance(where, Executables):
         return where
@@ -222,7 +223,7 @@ def executables_at(
         from pallas_kernels.repository import default_folder
 
         return _opened(default_folder().absolute(), False)
-    return _opened(Path(where).absolute(), True)
+    return _opened(Path(where).absolute(), strict)
 
 
 @functools.cache

@@ -36,11 +36,14 @@ workloads = st.integers(0, 2**31).flatmap(
 
 
 @settings(max_examples=10, deadline=None)
-@given(what=workloads)
-def test_promised_bandwidth_never_exceeds_the_link(what: tuple[int, int, float]) -> None:
+@given(what=workloads, headroom=st.sampled_from([0.7, 1.0]))
+def test_promised_bandwidth_never_exceeds_the_link(
+    what: tuple[int, int, float], headroom: float
+) -> None:
     """Placement admits a set of models only while sum S_m/TPOT_m is within the budget."""
     seed, n, rate = what
-    prepared = prepare(setup(*SPECS, superchips=2, preempt=AfterWaiting(2.0)))
+    place = BandwidthAware(headroom=headroom)
+    prepared = prepare(setup(*SPECS, superchips=2, preempt=AfterWaiting(2.0), place=place))
     block = random_requests(n, len(SPECS), rate, seed)
     _, _, simulation = simulate(prepared, block, timeline_rows=100_000)
     phases = simulation.world.timeline[: simulation.world.n_timeline[0]]
@@ -49,7 +52,7 @@ def test_promised_bandwidth_never_exceeds_the_link(what: tuple[int, int, float])
         running = phases[(phases.start_s <= t) & (phases.end_s > t)]
         for chip in np.unique(running.chip):
             here = running[running.chip == chip]
-            assert demand[here.model].sum() <= prepared.budget_gbps[0] * (1 + 1e-9)
+            assert demand[here.model].sum() <= headroom * prepared.link_gbps[0] * (1 + 1e-9)
 
 
 def test_one_slice_alone_equals_the_closed_form() -> None:
