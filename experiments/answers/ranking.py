@@ -75,7 +75,7 @@ def _fleet(runs: Runs, key: Trial, overrides: Sequence[str]) -> dict[str, Any]:
         g for g in overrides
         if not g.startswith(("out=", "folder=")) and g.partition("=")[0] not in kind.params
     ]  # fmt: skip
-    own = dict.fromkeys(runs.settings(key)["conf"])
+    folders = dict.fromkeys(runs.settings(key)["conf"])
     return {
         "arm": key.arm,
         "fleet": kind.with_chips(chips),
@@ -94,7 +94,7 @@ def _fleet(runs: Runs, key: Trial, overrides: Sequence[str]) -> dict[str, Any]:
         "ttft_p99_s": fmean(one["ttft_s"]["p99"] for one in every),
         "tpot_p99_s": fmean(one["tpot_s"]["p99"] or 0.0 for one in every),
         "command": shlex.join(
-            ["c2c", "simulate", *(f"--config-dir={one}" for one in own), *fixed,
+            ["c2c", "simulate", *(f"--config-dir={one}" for one in folders), *fixed,
              *kind.name.split(), f"superchips={chips}", f"seed={min(mine)}"]
         ),
     }  # fmt: skip
