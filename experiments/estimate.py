@@ -13,13 +13,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final
+
+import numpy as np
 
 from c2c.cost import load_engine, step_time
 from c2c.errors import SettingError
 from c2c.hardware import Platform
-from c2c.models import ModelSpec, at_precision, flops_per_token, weight_bytes
+from c2c.metrics.growth import growth_of
+from c2c.models import ModelSpec, at_precision, flops_per_token, rank_of, weight_bytes
 from c2c.ranges import Count, FromZero, In
 from experiments.names import chip_named, model_named
 from experiments.near_runs import FACTOR, borrowed, nearest, precision_of, read_errors
@@ -80,22 +83,28 @@ def estimate_lines(settings: EstimateSettings) -> list[str]:
     chip, spec = chip_named(settings.chip), model_named(settings.model)
     if settings.precision is not None:
         spec = at_precision(spec, settings.precision)
-    total = settings.isl + settings.osl
-    if total > spec.max_position:
-        raise SettingError("isl", settings.isl, f"at most {spec.max_position} tokens with osl")
+    try:
+        rank_of(spec, settings.tp, experts_apart=settings.ep)
+    except SettingError as error:
+        raise SettingError("tp", error.value, error.allowed) from error
     engine = load_engine(settings.engine)
+    group = Group(platform=chip, tp=settings.tp, apart=settings.ep)
+    prepared = prepared_group(group, spec, engine)
+    room = int(prepared.fleet.kv_capacity[0, 0])  # tokens of KV cache
+    if settings.isl + settings.osl > (most := min(spec.max_position, room)):
+        why = "The KV cache has no more." if room == most else ""
+        raise SettingError("isl", settings.isl, f"at most {most} tokens with osl", why)
     load = Load(
         isl=settings.isl, osl=settings.osl, rate_rps=settings.rate,
         clients=settings.clients or (0 if settings.rate else 1),
     )  # fmt: skip
-    group = Group(platform=chip, tp=settings.tp, apart=settings.ep)
     figures, records = served(group, spec, engine, load)
+    figures, overload = _lasting(figures, records, load)
     precision = precision_of(spec)
     near = nearest(
         read_errors(), chip=chip, precision=precision, tp=settings.tp, load=load,
         kind="mixture" if spec.experts else "dense",
     )  # fmt: skip
-    prepared = prepared_group(group, spec, engine)
     platform, table = prepared.setup.platform, prepared.tables[0][0]
     batch = _batch(records, load)
     bill = _bill(platform, spec, table, figures, batch, load)
@@ -109,11 +118,24 @@ def estimate_lines(settings: EstimateSettings) -> list[str]:
         _line("output", f"{figures.tokens_s:.0f} tokens/s", near.says("tokens_s")),
         _line("a step", f"{batch:.0f} requests", f"binds: {_binds(platform, table, batch, load)}"),
         *bill,
+        *overload,
     ]  # fmt: skip
     lines += [f"  {line}" for line in borrowed(prepared.setup)]
     if near.runs:
         lines.append(f"near: {near.of}, within a factor of {FACTOR:g} in lengths, clients and TP")
     return lines
+
+
+# The records of a rate end with a batch that empties.
+def _lasting(figures: Figures, records: Any, load: Load) -> tuple[Figures, list[str]]:
+    if load.clients:
+        return figures, []
+    arrival_s, mean = records.arrival_s, float(records.output_tokens.mean())
+    span_s = float(arrival_s.min()), float(arrival_s.max())
+    if growth_of(arrival_s, records.first_token_s, np.ones(len(records), bool), span_s) is None:
+        return replace(figures, tokens_s=load.rate_rps * mean), []
+    rps = f"about {figures.tokens_s / mean:.3g} of {load.rate_rps:g} requests/s are served"
+    return figures, [f"  overload: {rps}; the TTFT, here of {len(records):,} requests, grows"]
 
 
 def _line(name: str, value: str, beside: str) -> str:

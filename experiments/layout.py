@@ -19,6 +19,7 @@ from c2c.config import Layout, build_layout, load
 from c2c.errors import SettingError
 from c2c.hardware import Placed, Reconfiguration, placed, reconfiguration
 from experiments.command import command
+from experiments.plain_settings import without_folder
 
 __all__ = ["changing", "commands", "main"]
 
@@ -32,7 +33,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _print(arguments: Sequence[str]) -> int:
-    gpu, rest = _taken(arguments, GPU, "0", _NUMBER)
+    gpu, rest = _taken(without_folder(arguments), GPU, "0", _NUMBER)
     before, rest = _taken(rest, BEFORE, "", "the GPU's present layout")
     if not gpu.isascii() or not gpu.isdigit():
         raise SettingError(GPU, gpu, f"{_NUMBER}, given once")

@@ -10,7 +10,7 @@ import numpy as np
 
 from c2c.config import build
 from c2c.cost import Engine, calibration_for, load_constants
-from c2c.hardware import load_platform
+from c2c.hardware import grouped, load_platform
 from c2c.models import Deployment, ModelSpec
 from c2c.policies import make_policy
 from c2c.serving import FAIL_NONE, Prepared, ServingSetup, activation_bytes, prepare
@@ -95,14 +95,15 @@ def served(group: Group, spec: ModelSpec, engine: Engine, load: Load) -> tuple[F
 def _base(group: Group, chunk_tokens: int) -> ServingSetup:
     from c2c.config import load
 
-    model = "qwen3-30b-a3b" if group.apart else "llama-3-3b"
-    return build(load([
-        f"hardware={group.platform}", "catalog=dense", f"catalog.models=[{{spec: {model}}}]",
+    base = build(load([
+        f"hardware={group.platform}", "catalog=dense", "catalog.models=[{spec: llama-3-3b}]",
         "workload=deterministic", "workload.requests=1", "system=serverlessllm",
-        "system.starts_active=true", "system.check_slo=false", f"superchips={group.tp}",
-        f"tensor_parallel={group.tp}", f"expert_parallel={str(group.apart).lower()}",
+        "system.starts_active=true", "system.check_slo=false",
         f"system.chunk.tokens={chunk_tokens}", f"system.profile.chunks=[{chunk_tokens}]",
     ])).serving  # fmt: skip
+    variant = base.link_variant
+    together = grouped(base.platform, group.tp, variant=variant, experts_apart=group.apart)
+    return replace(base, platform=together)
 
 
 def prepared_group(group: Group, spec: ModelSpec, engine: Engine) -> Prepared:

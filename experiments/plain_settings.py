@@ -17,7 +17,10 @@ from experiments.command import command
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["Ran", "descriptions", "entry", "read_settings", "run_each", "run_settings", "shown"]
+__all__ = [
+    "Ran", "descriptions", "entry", "read_settings", "run_each", "run_settings", "shown",
+    "without_folder",
+]  # fmt: skip
 
 LEFT, WIDTH = 34, 100
 _ANY_WIDTH = 1000
@@ -39,7 +42,7 @@ def read_settings(schema: type, arguments: Sequence[str]) -> Any:
     from omegaconf import OmegaConf  # not needed to import a command's functions
     from omegaconf.errors import ConfigTypeError
 
-    arguments = _without_folder(arguments)
+    arguments = without_folder(arguments)
     defaults = OmegaConf.structured(schema)
     try:
         merged = OmegaConf.merge(defaults, OmegaConf.from_dotlist(list(arguments)))
@@ -56,7 +59,8 @@ def read_settings(schema: type, arguments: Sequence[str]) -> Any:
     return settings
 
 
-def _without_folder(arguments: Sequence[str]) -> list[str]:
+def without_folder(arguments: Sequence[str]) -> list[str]:
+    """Register `--config-dir`; return the other arguments."""
     rest = list(arguments)
     index = next((k for k, one in enumerate(rest) if one.partition("=")[0] == "--config-dir"), None)
     if index is None:

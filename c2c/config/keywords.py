@@ -117,6 +117,9 @@ def simulate(
             if value is not None:
                 raise SettingError(name, value, "none with a setup, which has its own")
         return simulate_setup(fleet.with_(**settings), compiled=compiled)
+    for name, part, kind in (("fleet", fleet, Fleet), ("workload", workload, Workload | None)):
+        if not isinstance(part, kind):
+            raise SettingError(name, part, f"a {name.title()}(...)")
     words = [*fleet.overrides, *(workload.overrides if workload else ()), *overrides_of(settings)]
     return simulate_setup(build(load(words, folder=folder)), compiled=compiled)
 

@@ -10,7 +10,7 @@ from types import ModuleType
 
 from c2c.config.user_code import settings_folder
 from c2c.errors import DataError, PolicyError, SettingError
-from c2c.hardware import search_also
+from c2c.hardware import read_yaml, search_also
 
 __all__ = ["GROUP", "plug_ins", "search_settings", "settings_of_plug_ins", "source_folders"]
 
@@ -21,6 +21,8 @@ def search_settings(own: Iterable[str | Path]) -> None:
     """Search folders and plug-ins for chips, layouts, nodes, calibrations."""
     folders = [settings_folder(folder, "conf") for folder in own]
     search_also([*folders, *settings_of_plug_ins().values()])
+    for file in (file for folder in folders for file in (folder / "hardware").glob("*.yaml")):
+        read_yaml("hardware", file.stem)  # refuses what Hydra would merge in silence
 
 
 def settings_of_plug_ins() -> dict[str, Path]:

@@ -275,7 +275,7 @@ def _parts(prepared: Prepared, stats: RunStats) -> dict[str, Any]:
         here = (prepared.chip_of >= first) & (prepared.chip_of < first + part.count)
         used = utilisation(
             end_s=stats.end_s,
-            busy_s=stats.busy_s[here],
+            busy_s=(stats.busy_s - stats.load_s)[here],
             chip_link_bytes=stats.chip_link_bytes[chips],
             link_capacity_gbps=prepared.link_gbps[chips],
             instance_hbm_bytes=stats.instance_hbm_bytes[here],
@@ -341,7 +341,7 @@ def run_totals(prepared: Prepared, stats: RunStats) -> dict[str, Any]:
         "load_s": float(stats.load_s.sum()),
         "utilisation": utilisation(
             end_s=stats.end_s,
-            busy_s=stats.busy_s,
+            busy_s=stats.busy_s - stats.load_s,
             there_s=there_s if stats.failures else None,
             chip_link_bytes=stats.chip_link_bytes,
             link_capacity_gbps=prepared.link_gbps,

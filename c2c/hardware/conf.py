@@ -145,16 +145,30 @@ def _composed(group: str, name: str, within: tuple[str, ...]) -> dict[str, Any]:
     merged: dict[str, Any] = {}
     for base in bases if "_self_" in bases else [*bases, "_self_"]:
         part = content if base == "_self_" else _composed(group, base, (*within, name))
-        merged = _merged(merged, part)
+        merged = _merged(merged, part, f"{group}.{name}")
+    if "name" in merged and "name" not in content:
+        raise SettingError(f"{group}.{name}.name", None, "a name of its own", f"See {path}.")
     return merged
 
 
-def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+def _merged(under: Mapping[str, Any], over: Mapping[str, Any], where: str) -> dict[str, Any]:
     both = {**under, **over}
     for key in under.keys() & over.keys():
-        if isinstance(under[key], Mapping) and isinstance(over[key], Mapping):
-            both[key] = _merged(under[key], over[key])
+        value = over[key]
+        if isinstance(under[key], Mapping) and isinstance(value, Mapping):
+            both[key] = _merged(under[key], value, f"{where}.{key}")
+        elif (
+            isinstance(value, (int, float))
+            and value != under[key]
+            and key in under.get("source", ())
+            and key not in over.get("source", ())
+        ):
+            raise _no_source(f"{where}.source.{key}", None, f"The file sets {key}.")
     return both
+
+
+def _no_source(field: str, value: object, hint: str = "") -> SettingError:
+    return SettingError(field, value, f"text that begins with {', '.join(SOURCE_KINDS)}:", hint)
 
 
 def _mapping(path: Path) -> dict[str, Any]:
@@ -219,7 +233,5 @@ def _sources(where: str, sources: object, values: Mapping[str, Any]) -> dict[str
         if isinstance(value, (int, float)):
             text = sources.get(key)
             if not isinstance(text, str) or text.split(":")[0] not in SOURCE_KINDS:
-                raise SettingError(
-                    f"{where}.{key}", text, f"text that begins with {', '.join(SOURCE_KINDS)}:"
-                )
+                raise _no_source(f"{where}.{key}", text)
     return {str(k): str(v) for k, v in sources.items()}

@@ -377,13 +377,16 @@ def _full(shares: dict[str, float]) -> str:
 
 
 def _waiting(shares: dict[str, float]) -> str:
-    return "slices" if shares["waited_for_a_slice"] >= MOSTLY else _slow(shares)
+    if shares["waited_for_a_slice"] < MOSTLY:
+        return _slow(shares)
+    return "slices" if shares["occupied"] >= MOSTLY else "starts"
 
 
 def _late(shares: dict[str, float]) -> str:
-    if shares["waited"] < MOSTLY or shares["waited_for_a_slice"] < MOSTLY:
+    if shares["waited"] < MOSTLY:
         return _slow(shares)
-    return "starts" if shares["idle_slices"] >= 1.0 else "slices"
+    is_start = shares["idle_slices"] >= 1.0 and shares["waited_for_a_slice"] >= MOSTLY
+    return "starts" if is_start else _waiting(shares)
 
 
 def _slow(shares: dict[str, float]) -> str:

@@ -36,7 +36,7 @@ class RunStats:
     relayout_s: float  # while they sent
     handed: int  # times that one went to another device to decode
     end_s: float
-    busy_s: np.ndarray
+    busy_s: np.ndarray  # of steps and loads
     load_s: np.ndarray
     instance_link_bytes: np.ndarray
     instance_hbm_bytes: np.ndarray

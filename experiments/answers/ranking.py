@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
@@ -75,6 +75,7 @@ def _fleet(runs: Runs, key: Trial, overrides: Sequence[str]) -> dict[str, Any]:
         g for g in overrides
         if not g.startswith(("out=", "folder=")) and g.partition("=")[0] not in kind.params
     ]  # fmt: skip
+    folders = dict.fromkeys(runs.settings(key)["conf"])
     return {
         "arm": key.arm,
         "fleet": kind.with_chips(chips),
@@ -92,15 +93,11 @@ def _fleet(runs: Runs, key: Trial, overrides: Sequence[str]) -> dict[str, Any]:
         "met_half": met.half,
         "ttft_p99_s": fmean(one["ttft_s"]["p99"] for one in every),
         "tpot_p99_s": fmean(one["tpot_s"]["p99"] or 0.0 for one in every),
-        "command": " ".join(
-            ["c2c simulate", *map(_quoted, fixed), *map(_quoted, kind.name.split(" ")),
-             f"superchips={chips}", f"seed={min(mine)}"]
+        "command": shlex.join(
+            ["c2c", "simulate", *(f"--config-dir={one}" for one in folders), *fixed,
+             *kind.name.split(), f"superchips={chips}", f"seed={min(mine)}"]
         ),
     }  # fmt: skip
-
-
-def _quoted(word: str) -> str:
-    return f"'{word}'" if re.search(r"[^\w.=/:@,+~-]", word) else word
 
 
 def add_margins(

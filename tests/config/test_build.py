@@ -188,17 +188,19 @@ def test_configs_of_models_count_among_a_runs_files(tmp_path: Path) -> None:
 
 
 def test_simulation_in_memory_accounts_for_every_request() -> None:
-    setup = made("seed=3", "timeline.rows=50")
+    setup = made("seed=3", "timeline.rows=50", "system=serverlessllm")
     result = simulate(setup, compiled=False)
     assert result.requests.schema == RECORD_SCHEMA
     assert result.requests.column("id").to_pylist() == list(range(40))
     assert result.summary["requests"] == result.summary["finished"] == 40
     assert result.summary["run"] == run_totals(setup.prepared, result.stats)
     assert 0 < len(result.phases) <= 50
-    assert set(result.phases.column("kind").to_pylist()) <= {"switch", "prefill", "decode", "mixed"}
+    assert set(result.phases.column("kind").to_pylist()) <= {"load", "prefill", "decode", "mixed"}
     used = result.summary["run"]["utilisation"]
     assert 0 < used["link_mean"] <= 1
-    assert 0 < used["instance_busy_mean"] <= 1
+    steps_s = (result.stats.busy_s - result.stats.load_s).sum()
+    assert used["instance_busy_mean"] == pytest.approx(steps_s / result.stats.end_s)
+    assert result.stats.load_s.sum() > 0
     assert result.requests.equals(simulate(setup, compiled=False).requests)
 
 

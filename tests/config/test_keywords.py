@@ -104,6 +104,8 @@ def test_a_run_is_that_of_the_command_line() -> None:
     assert again.requests == simulate(fleet, FEW, seed=4, slo__ttft_s=0.5, compiled=False).requests
     with pytest.raises(SettingError, match=r"workload=.*none with a setup"):
         simulate(result.setup, FEW)
+    with pytest.raises(SettingError, match=r"workload='poisson': expected a Workload"):
+        simulate(fleet, "poisson")  # type: ignore[arg-type]
 
 
 def test_sets_and_overlays_of_settings() -> None:

@@ -131,9 +131,15 @@ def test_defaults_that_cannot_be_followed_are_refused(own: Path) -> None:
         file.write_text(f"defaults: {bases}\nname: lab\n")
         with pytest.raises(DataError, match=why):
             load_platform("lab")
-    file.write_text("defaults: [nothing]\nname: lab\n")
-    with pytest.raises(SettingError, match="hardware='nothing'"):
-        load_platform("lab")
+    for text, why in (
+        ("defaults: [nothing]\nname: lab\n", "hardware='nothing'"),
+        ("defaults: [l40s]\n", r"hardware\.lab\.name=None"),
+        ("defaults: [l40s]\nname: lab\ngpu: {hbm_gbps: 9.0}\n", r"lab\.gpu\.source\.hbm_gbps=None"),
+    ):
+        file.write_text(text)
+        for read in (load_platform, lambda name: build(load([f"hardware={name}"], folder=own))):
+            with pytest.raises(SettingError, match=why):
+                read("lab")
 
 
 def test_a_format_of_ones_own_is_a_choice(tmp_path: Path) -> None:

@@ -59,7 +59,10 @@ def test_a_rate_serves_what_arrives_and_a_checkpoint_is_a_model(
     (tmp_path / "hf_quant_config.json").write_text(json.dumps(beside))
     text = answer(capsys, f"model={tmp_path}", "chip=h200", "rate=4", "isl=512", "osl=100")
     assert " fp8 (" in text
-    assert number(text, "output") == pytest.approx(4 * 90, rel=0.15)
+    assert number(text, "output") == pytest.approx(4 * 90, rel=0.01)
+    text = answer(capsys, "rate=30")  # H100 serves some 25
+    assert "overload: about 24.1 of 30 requests/s are served" in text
+    assert number(answer(capsys, "rate=20"), "output") == pytest.approx(20 * 230, rel=0.01)
 
 
 def test_nearest_runs_are_held_out_and_within_a_factor_of_two() -> None:

@@ -235,6 +235,9 @@ def test_where_late_requests_waited_tells_what_binds() -> None:
     assert missed()["binds"] == "compute"  # 4 s in the first step, 2 s are allowed
     waited = {"started_s": arrival + 3.0, "service_s": 0.1}
     assert missed(**waited, start_kind="switch")["binds"] == "starts"  # slices were free
+    one = replace(ROOM, hbm_gbps=np.full(1, 1000.0), kv_tokens=np.full((2, 1), 1000))
+    waited |= {"arrival_s": arrival, "slice": np.zeros(600, np.int32)}
+    assert verdict(table(**waited, start_kind="switch"), one)["binds"] == "starts"
     busy = {"started_s": arrival + 20.0, "service_s": 8.0}
     assert missed(**busy, start_kind="switch")["binds"] == "slices"
     assert missed(link_bytes=100e9)["binds"] == "link"
@@ -303,9 +306,7 @@ def test_slices_for_prompts_are_not_idle_because_records_are_of_those_that_decod
     first_s = runs["started_s"] + 0.1
     made = table(**runs, first_token_s=first_s, service_s=0.5, slice=np.ones(400, np.int32))
     assert overload(made)["binds"] == "idle_slices"
-    apart = Room(
-        **{n: getattr(ROOM, n) for n in ROOM.__slots__} | {"handed": np.array([False, True])}
-    )
+    apart = replace(ROOM, handed=np.array([False, True]))
     found = overload(made, apart)
     assert found["binds"] == "compute"
     assert found["slices"] == 1.0

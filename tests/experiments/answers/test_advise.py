@@ -150,9 +150,15 @@ def test_the_answer_is_the_cheapest_of_all_fleets(
 def test_a_fleet_is_told_with_the_command_that_replays_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    settings = tmp_path / "own"
+    (settings / "system").mkdir(parents=True)
+    (settings / "system" / "mine.yaml").write_text(
+        "defaults: [c2cserve_plus, _self_]\nname: mine\n"
+    )
     given = [
         *(g for g in TINY if not g.startswith(("hardware=", "system=", "figures="))),
-        "workload.rate_rps=1", "hardware=gh200", "mig=7x12gb", "system=c2cserve_plus",
+        "workload.rate_rps=1", "hardware=gh200", "mig=7x12gb", f"--config-dir={settings}",
+        "system=mine",
         f"out={tmp_path}", "workload.requests=100",
     ]  # fmt: skip
     assert advise.main(given) == 0
@@ -169,7 +175,8 @@ def test_a_fleet_is_told_with_the_command_that_replays_it(
     assert best["command"] in page
     assert "% longer" in page
     replayed = [w for w in shlex.split(best["command"])[2:] if not w.startswith("advise.")]
-    summary = simulate(build(load(replayed))).summary
+    replayed.remove(f"--config-dir={settings}")
+    summary = simulate(build(load(replayed, folder=settings))).summary
     assert summary["ttft_s"]["p99"] == pytest.approx(best["ttft_p99_s"])
     rows = pq.read_table(folder / "advise.parquet").to_pylist()
     assert {row["run"] for row in rows if row["run"]} <= {
