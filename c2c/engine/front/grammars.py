@@ -49,7 +49,9 @@ def grammar_of(request: SharedFields) -> tuple[str, str]:
         raise ApiError(400, f"{names}: expected only one of them", param=forms[1][0])
     space = request.guided_whitespace_pattern
     if space and not any(kind.startswith("json") for _, kind, _ in forms):
-        raise invalid("guided_whitespace_pattern", "expected JSON as the answer's structure with it")
+        raise invalid(
+            "guided_whitespace_pattern", "expected JSON as the answer's structure with it"
+        )
     for name, kind, value in forms:
         return _compiled(name, kind, value, space), name
     return "", ""
