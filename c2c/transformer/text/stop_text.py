@@ -39,8 +39,8 @@ class StopText:
             return ""
         before, self._least = len(self._held), self._least - 1
         self._held += piece
-        found = ((self._held.find(s, max(0, before + 1 - len(s))), s) for s in self._stops)
-        ends = [(index + len(stop), -len(stop), stop) for index, stop in found if index >= 0]
+        places = ((self._held.find(s, max(0, before + 1 - len(s))), s) for s in self._stops)
+        ends = [(index + len(stop), -len(stop), stop) for index, stop in places if index >= 0]
         if ends and self._least < 0:
             end, _, self.found = min(ends)
             out, self._held = self._held[: end if self._is_kept else end - len(self.found)], ""
