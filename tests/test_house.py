@@ -260,6 +260,13 @@ def test_policies_draw_no_random_numbers() -> None:
     assert not found
 
 
+def test_no_arrow_plan_outlives_its_answer() -> None:
+    """Threads of a plan free its input after it returns, and abort a process that exits then."""
+    plans = re.compile(r"\.(sort_by|group_by)\(|\bpc\.field\(|\bacero\b")
+    texts = {path: path.read_text("utf-8") for path in modules(*PACKAGES)}
+    assert [f"{p}: {m[0]}" for p, text in texts.items() for m in plans.finditer(text)] == []
+
+
 def test_constraints_pin_every_requirement_within_its_range() -> None:
     for group, requirements in direct_requirements().items():
         if group == "gpu":
