@@ -335,8 +335,9 @@ class LiveBackend:
             self._ledger.find(request, tokens)
         for prompt in frame.prompts:
             self._ledger.score(prompt.request, prompt.first, prompt.scores)
-        for request, token, _ in frame.tokens:
-            self._ledger.deliver(request, token, scores.get(request))
+        for request, token, why in frame.tokens:
+            if why != "not_finite":
+                self._ledger.deliver(request, token, scores.get(request))
 
     def _end_run(self, place: Place, at_s: float) -> None:
         """Report a run's end to the loop, then end its finished requests.

@@ -179,7 +179,8 @@ class Residents:
         runner = self._made(model)
         runner.submit(0, [0], new=2, sampling=Sampling())
         for step in (Step(fill=(0, 1)), Step(decode=(0,))):
-            runner.finish(runner.start(step))
+            if runner.finish(runner.start(step)).tokens[0][2] == "not_finite":
+                raise DataError(model.spec.name, "its logits are NaN or infinite")
 
     def _made(self, model: Model, lease: Lease | None = None) -> Runner:
         return Runner(model.executor(self._pool, lease), self._shapes)

@@ -191,21 +191,29 @@ _QWEN3_MOE = Family(
     windowed=every_layer,
     names_layers=False,
 )
-_DEEPSEEK_V3 = Family(fields=deepseek_v3, defaults={"norm_topk_prob": True})
+_KIMI = Family(fields=deepseek_v3, defaults={"norm_topk_prob": True})
 
 # A new family needs a function from its config to the `ModelSpec` fields that differ from the
 # common ones, and an entry with transformers' defaults. Other tensor names also need an entry in
 # `NAMES` of the transformer's layout; the engine then runs the family.
 FAMILIES: dict[str, Family] = {
     "deepseek_v2": Family(fields=deepseek_v2),
-    "deepseek_v3": _DEEPSEEK_V3,
+    "deepseek_v3": Family(
+        fields=deepseek_v3,
+        defaults={
+            "norm_topk_prob": True, "n_group": 8, "topk_group": 4, "routed_scaling_factor": 2.5,
+        },
+    ),
     "falcon": Family(fields=_falcon),
     "gemma2": _GEMMA2,
     "gemma3": _GEMMA3,
     "gemma3_text": _GEMMA3,
     "glm4": Family(
         fields=_glm4,
-        defaults={"num_key_value_heads": 2, "head_dim": 128, "partial_rotary_factor": 0.5},
+        defaults={
+            "num_key_value_heads": 2, "head_dim": 128, "partial_rotary_factor": 0.5,
+            "rms_norm_eps": 1.5625e-7,
+        },
         turns_part=True,
     ),
     "glm4_moe": Family(
@@ -218,8 +226,8 @@ FAMILIES: dict[str, Family] = {
     ),
     "gpt_oss": Family(fields=_gpt_oss, windowed=every_layer),
     "granite": Family(fields=_granite),
-    "kimi_k2": _DEEPSEEK_V3,
-    "kimi_k25": _DEEPSEEK_V3,
+    "kimi_k2": _KIMI,
+    "kimi_k25": _KIMI,
     "llama": Family(fields=_llama),
     "mimo": Family(fields=qwen2, windowed=the_last),
     # no biases, whatever a config says

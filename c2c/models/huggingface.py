@@ -15,6 +15,7 @@ from c2c.models.spec import ModelSpec, RopeScaling
 __all__ = ["from_hf_config"]
 
 _DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4, "float64": 8}
+_SAME_ROPE = {"mrope": "default", "su": "longrope"}  # other names; a text's positions are equal
 
 
 def from_hf_config(
@@ -133,9 +134,9 @@ def _rope(read: Reader) -> dict[str, Any]:
         "rope_theta": either("rope_theta", 10000.0),
         "rotary_fraction": either("partial_rotary_factor", 1.0),
     }
-    kind = rope.get("rope_type", rope.get("type"))
-    if kind not in (None, "default"):
-        values["rope_scaling"] = _rope_scaling(read, where, str(kind), rope)
+    kind = str(rope.get("rope_type") or rope.get("type") or "default")
+    if (kind := _SAME_ROPE.get(kind, kind)) != "default":
+        values["rope_scaling"] = _rope_scaling(read, where, kind, rope)
     return values
 
 

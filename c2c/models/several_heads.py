@@ -218,7 +218,8 @@ _LLAMA4 = Family(
     windowed=_llama4_windowed,
     names_layers=False,
     prepare=_llama4_chunks,
-    defaults={"attention_chunk_size": 8192, "head_dim": 128, "rope_theta": 500000.0},
+    defaults={"attention_chunk_size": 8192, "head_dim": 128, "rope_theta": 500000.0,
+              "rms_norm_eps": 1e-5},
     modules={"mlp.gate": "feed_forward.router", "mlp.shared_experts": "feed_forward.shared_expert",
              "mlp": "feed_forward"},
 )  # fmt: skip

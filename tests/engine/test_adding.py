@@ -26,7 +26,7 @@ from c2c.transformer.layers.pages import PAGE_TOKENS
 from experiments.serving.settings import overrides_of, register, settings_of
 from tests.engine.checkpoints import make_catalog
 from tests.engine.live import Live, make_step, served
-from tests.transformer.random_checkpoints import config_of
+from tests.transformer.random_checkpoints import config_of, tensors_of, write
 
 OPTIONS = Options(workers=2, rows=(1, 4), budgets=(64,), context=400, pool_bytes=8 << 20)
 
@@ -97,7 +97,11 @@ def test_a_share_of_the_memory_is_for_weights_and_keys_and_values(
 
 @pytest.fixture(scope="module")
 def more(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_catalog(tmp_path_factory.mktemp("adding") / "more")
+    folder, config = make_catalog(tmp_path_factory.mktemp("adding") / "more"), config_of("llama")
+    tensors = tensors_of(config)
+    tensors["model.norm.weight"][:] = 3e38
+    write(folder / "infinite", config, tensors)
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -203,6 +207,15 @@ def test_what_cannot_be_added_is_refused_by_field(
     assert said in error["message"].replace("Field required", "required")
     assert str(live.client.base_url) not in error["message"]
     assert names(live) == ["one"]
+
+
+def test_no_token_is_made_up_from_infinite_logits(live: Live) -> None:
+    assert add(live, path="infinite").status_code == 200
+    for more in ({}, {"temperature": 0, "logprobs": 1}, {"echo": True, "logprobs": 1}):
+        answer = live.post("completions", model="infinite", prompt=PROMPT, **more)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "model_failed")
+        assert "infinite" in answer.json()["error"]["message"]
+    assert live.client.delete("/v1/models/infinite").status_code == 200
 
 
 def test_what_is_not_there_cannot_be_removed(live: Live) -> None:

@@ -127,6 +127,8 @@ def test_a_message_has_blocks() -> None:
     assert last == {"type": "text", "text": "Done."}
     assert [(c["type"], c["name"], c["input"]) for c in calls] == [("tool_use", "add", INPUT)] * 2
     assert found["usage"]["output_tokens"] == len(TOKENIZER.encode(SCRIPT))
+    begun_ = [*CHAT["messages"], {"role": "assistant", "content": "The l"}]
+    assert asked("/v1/messages", CHAT | {"messages": begun_})[1].endswith("<assistant>The l")
     counted, _ = asked("/v1/messages/count_tokens", CHAT)
     assert counted.json() == {"input_tokens": found["usage"]["input_tokens"]}
 
@@ -228,6 +230,11 @@ def test_a_stream_of_a_response_ends_in_its_items(seed: int) -> None:
         ("responses", {"tool_choice": "all"}, "tool_choice"),
         ("responses", {"text": {"format": {"type": "yaml"}}}, "response_format"),
         ("responses", {"truncation": "auto"}, "truncation"),
+        ("responses", {"max_tokens": 5}, "max_tokens"),
+        ("responses", {"messages": CHAT["messages"]}, "messages"),
+        ("responses", {"include": ["message.output_text.logprobs"]}, "include"),
+        ("responses", {"text": {"verbosity": "low"}}, "verbosity"),
+        ("messages", {"parallel_tool_calls": False}, "parallel_tool_calls"),
     ],
 )
 def test_what_is_not_built_is_refused_by_name(path: str, body: dict[str, Any], param: str) -> None:

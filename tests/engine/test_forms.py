@@ -152,6 +152,7 @@ def test_whole_numbers_have_an_end_where_the_schema_gives_none() -> None:
     }  # fmt: skip
     assert numbers({"type": "integer", "minimum": 0})["minimum"] == 0
     assert "maximum" not in numbers({"type": "integer", "minimum": 0})
+    assert numbers({"type": ["integer", "null"]})["maximum"] == 10**18 - 1
 
 
 COSTLY: tuple[dict[str, Any], ...] = (
@@ -225,6 +226,8 @@ NAMED = {"type": "function", "function": {"name": "add"}}
         ("response_format", {"response_format": {"type": "yaml"}}),
         ("response_format", {"response_format": "json"}),
         ("response_format", {"response_format": {"type": "json_schema"}}),
+        ("response_format", {"response_format": schema({}) | {"type": "json_object"}}),
+        ("guided_whitespace_pattern", {"guided_regex": "a", "guided_whitespace_pattern": "~"}),
         ("response_format", {"response_format": schema({"type": "tree"})}),
         ("response_format", {"response_format": schema({"$ref": "http://127.0.0.1/x"})}),
         ("response_format", {"response_format": schema({"type": "string", "pattern": "("})}),

@@ -196,6 +196,7 @@ def test_settings_of_draws_are_those_of_a_model_alone(live: Live, models: dict[s
     assert live.tokens("one", [5, 9], 20, **more) == [*until, stop]
     later = live.tokens("one", [5, 9], 20, min_tokens=12, **more)
     assert stop not in later[:12]
+    assert len(live.tokens("three", [5, 9], 20, min_tokens=12, stop=list("w123456789"))) == 13
     assert live.state()["compiled_after_start"] == 0
 
 

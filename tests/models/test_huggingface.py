@@ -61,10 +61,21 @@ def test_head_dim_may_be_absent_null_or_its_own() -> None:
         from_hf_config(config | {"num_attention_heads": 31}, "m")
 
 
-def test_kv_heads_default_to_heads() -> None:
-    config = raw("llama-2-7b")
-    del config["num_key_value_heads"]
-    assert from_hf_config(config, "m").kv_heads == 32
+@pytest.mark.parametrize(
+    ("model", "family", "field", "attribute", "value"),
+    [
+        ("llama-2-7b", "llama", "num_key_value_heads", "kv_heads", 32),  # the heads
+        ("llama-2-7b", "glm4", "rms_norm_eps", "norm_eps", 1.5625e-7),
+        ("deepseek-v3", "deepseek_v3", "routed_scaling_factor", "routed_scale", 2.5),
+        ("deepseek-v3", "deepseek_v3", "n_group", "expert_groups", 8),
+        ("deepseek-v3", "deepseek_v3", "topk_group", "groups_per_token", 4),
+    ],
+)
+def test_absent_fields_are_those_of_transformers(
+    model: str, family: str, field: str, attribute: str, value: float
+) -> None:
+    config = {k: v for k, v in raw(model).items() if k != field} | {"model_type": family}
+    assert getattr(from_hf_config(config, "m"), attribute) == value
 
 
 @pytest.mark.parametrize(
@@ -142,6 +153,7 @@ def test_rope_scaling_of_every_kind() -> None:
     long = scaling(rope_type="longrope", original_max_position_embeddings=1024, **factors)
     assert (long.short_factor, long.long_factor) == ((1.0, 2.0), (3.0, 4.0))
     assert long.attention_factor == pytest.approx(math.sqrt(1 + math.log(4) / math.log(1024)))
+    assert scaling(type="su", original_max_position_embeddings=1024, **factors) == long
     dynamic = scaling(rope_type="dynamic", factor=2.0, original_max_position_embeddings=8)
     assert dynamic.original_max_position == 4096
     config = raw("llama-3-8b") | {"original_max_position_embeddings": 64}

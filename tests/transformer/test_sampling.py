@@ -39,6 +39,14 @@ def test_temperature_0_takes_the_largest_logit_and_the_first_of_equals() -> None
     assert set(draw(8, logits=tied)) == {4}
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize(("odd", "token"), [(np.nan, -1), (np.inf, -1), (-np.inf, 4)])
+def test_no_token_is_drawn_from_nan_or_infinity(temperature: float, odd: float, token: int) -> None:
+    logits = np.full(VOCAB, odd, np.float32)
+    logits[4] = 1
+    assert set(draw(8, logits=logits, temperature=temperature)) == {token}
+
+
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
 def test_draws_follow_the_softmax(temperature: float) -> None:
     count = 4000

@@ -22,7 +22,7 @@ CASES: dict[str, tuple[str, str, str, dict[str, Any]]] = {
     ),
     "qwen2_5_vl": (
         "qwen2", "model.language_model.", "visual.merger.mlp.0.weight",
-        {"rope_scaling": {"type": "mrope", "rope_type": "default", **SECTIONS}},
+        {"rope_scaling": {"type": "mrope", **SECTIONS}},
     ),
     "gemma3": (
         "gemma3_text", "language_model.model.", "vision_tower.vision_model.post_layernorm.weight",

@@ -161,14 +161,14 @@ class Choice:
     ) -> Piece:
         text, scores = "", []
         for token, score in pairs:
-            text += "" if self.decoder is None else self.decoder.push(token)
+            text += cut("" if self.decoder is None else self.decoder.push(token))
             if score is not None:
                 offset = 0 if self.decoder is None else self.decoder.offset(token)
                 scores.append(TokenScore(token, *score, offset))
         tokens = [token for token, _ in pairs]
         self.tokens += tokens
         self.scores += scores
-        return self._parsed(cut(text), tokens, scores)
+        return self._parsed(text, tokens, scores)
 
     def _end(self, frame: say.Ended) -> None:
         if frame.why not in ("stop", "length"):

@@ -44,6 +44,13 @@ class _Converted(BaseModel):
         names = {"model", "stream", "temperature", "top_p", *others, *(more.keys() - _NOT_SHOWN)}
         return {name: getattr(self, name) for name in names}
 
+    def _chat(self, fields: Json, converted: Json) -> ChatRequest:
+        for name, value in converted.items():
+            if value is None or fields.get(name) in (None, value):
+                continue
+            raise invalid(name, f"{ascii(fields[name])[:60]}: not a field of this endpoint")
+        return chat_of(fields | {n: v for n, v in converted.items() if v is not None})
+
 
 class MessagesRequest(_Converted):
     """Body of /v1/messages and /v1/messages/count_tokens."""
@@ -70,19 +77,22 @@ class MessagesRequest(_Converted):
         }  # fmt: skip
         if choice.get("type") not in modes:
             raise _refused("tool_choice", choice.get("type"), "auto, any, tool or none")
-        fields |= {
-            "messages": [*system, *turns], "tool_choice": modes[choice["type"]],
+        messages = [*system, *turns]
+        match messages[-1:]:
+            case [{"role": "assistant", "content": str(text), **more}] if text and not more:
+                fields.setdefault("continue_final_message", True)
+        converted = {
+            "messages": messages, "tool_choice": modes[choice["type"]],
             "tools": [_tool(tool, ("custom", None), "input_schema") for tool in self.tools or ()],
             "parallel_tool_calls": not choice.get("disable_parallel_tool_use", False),
         }  # fmt: skip
         if self.thinking and self.thinking.get("type") in ("enabled", "disabled"):
             thinks = self.thinking["type"] == "enabled"
             names = ("enable_thinking", "thinking")
-            fields["chat_template_kwargs"] = dict.fromkeys(names, thinks)
+            converted["chat_template_kwargs"] = dict.fromkeys(names, thinks)
         config = self.output_config or {}
-        fields["reasoning_effort"] = config.get("effort")
-        fields |= _form(config.get("format"), "output_config")
-        return chat_of(fields)
+        converted["reasoning_effort"] = config.get("effort")
+        return self._chat(fields, converted | _form(config.get("format"), "output_config"))
 
 
 class ResponsesRequest(_Converted):
@@ -105,19 +115,21 @@ class ResponsesRequest(_Converted):
     def chat(self) -> ChatRequest:
         """Return the request as a chat."""
         fields = self._same("parallel_tool_calls")
-        for name in ("include", "max_tool_calls"):
-            fields.pop(name, None)
+        fields.pop("max_tool_calls", None)
+        if "message.output_text.logprobs" in (fields.pop("include", None) or ()):
+            raise _refused("include", "message.output_text.logprobs", "none in this API")
         system = [{"role": "system", "content": self.instructions}] * bool(self.instructions)
         items = self.input
         messages = [{"role": "user", "content": items}] if isinstance(items, str) else _items(items)
-        fields |= {
+        text = self.text or {}
+        converted = {
             "messages": [*system, *messages], "max_tokens": self.max_output_tokens,
             "tools": [_tool(tool, ("function",), "parameters") for tool in self.tools or ()],
             "tool_choice": _choice(self.tool_choice),
             "reasoning_effort": (self.reasoning or {}).get("effort"),
+            "verbosity": text.get("verbosity"),
         }  # fmt: skip
-        fields |= _form((self.text or {}).get("format"), "text")
-        return chat_of(fields)
+        return self._chat(fields, converted | _form(text.get("format"), "text"))
 
     def shown(self) -> dict[str, Any]:
         """Return the fields that an answer repeats."""

@@ -71,6 +71,9 @@ _AFTER = {
         400, "a simulated endpoint has no embeddings, log-probabilities, grammars or forced calls",
         None,
     ),
+    "not_finite": (
+        503, "the model's logits are NaN or infinite, expected another dtype", "model_failed",
+    ),
     "gone": (503, "the engine has ended", "engine_gone"),
     "context_length_exceeded": (
         400, "prompt and answer exceed the context", "context_length_exceeded",

@@ -47,13 +47,20 @@ def grammar_of(request: SharedFields) -> tuple[str, str]:
     if len(forms) > 1:
         names = " and ".join(sorted({name for name, *_ in forms}))
         raise ApiError(400, f"{names}: expected only one of them", param=forms[1][0])
+    space = request.guided_whitespace_pattern
+    if space and not any(kind.startswith("json") for _, kind, _ in forms):
+        raise invalid(
+            "guided_whitespace_pattern", "expected JSON as the answer's structure with it"
+        )
     for name, kind, value in forms:
-        return _compiled(name, kind, value, request.guided_whitespace_pattern), name
+        return _compiled(name, kind, value, space), name
     return "", ""
 
 
 def _forms(request: SharedFields) -> Iterator[tuple[str, str, Any]]:
     form = request.response_format
+    if form is not None and form.json_schema is not None and form.type != "json_schema":
+        raise invalid("response_format", f"{form.type}: expected json_schema, as it has one")
     if form is not None and form.type == "json_object":
         yield "response_format", "json_object", True
     elif form is not None and form.type == "json_schema":
@@ -120,6 +127,8 @@ def _bounded(schema: Any) -> Any:
             del result[name]
         elif name in _ITEMS and isinstance(value, int | float) and value > MOST_ITEMS:
             raise ValueError(f"{name}: {value}, expected at most {MOST_ITEMS}")
-    if schema.get("type") == "integer" and not _BOUNDS & schema.keys():
+    kind = schema.get("type")
+    kinds = kind if isinstance(kind, list) else [kind]
+    if "integer" in kinds and "number" not in kinds and not _BOUNDS & schema.keys():
         result |= {"minimum": -_LARGEST, "maximum": _LARGEST}
     return result

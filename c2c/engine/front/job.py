@@ -197,7 +197,9 @@ class Job:
                 index=number * body.n + k,
                 prompt=number,
                 decoder=decoder,
-                stop=StopText(body.stops, is_kept=body.include_stop_str_in_output),
+                stop=StopText(
+                    body.stops, is_kept=body.include_stop_str_in_output, least=body.min_tokens
+                ),
                 hidden=frozenset() if body.include_stop_str_in_output else ends,
                 parser=None if chat is None else chat.parser(is_formed=bool(grammar)),
                 echo=ids if self.echoes else (),

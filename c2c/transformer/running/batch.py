@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from c2c.errors import SettingError
+from c2c.errors import DataError, SettingError
 from c2c.transformer.running.executor import GaveWay, blocks_for
 from c2c.transformer.running.runner import Resumable, Runner, Step
 from c2c.transformer.running.sampling import Sampling
@@ -131,6 +131,10 @@ def serve(
                 del chunks[0]
             drawn = []
             for number, token, why in result.tokens:
+                if why == "not_finite":
+                    raise DataError(
+                        f"request {number}", "its logits are NaN or infinite", "Try another dtype."
+                    )
                 last = ends(number, token) or why is not None
                 if last and why is None:
                     runner.cancel(number)

@@ -364,7 +364,9 @@ class Runner:
         stay.got.append(token)
         ended: Ended | None = None
         grammar = stay.constraint
-        if token in stay.stop:
+        if token < 0:
+            ended = "not_finite"
+        elif token in stay.stop:
             ended = "stop"
         elif grammar is not None and grammar.take(token):
             ended = "grammar" if grammar.has_failed else "stop"

@@ -122,7 +122,8 @@ def sample(
 ) -> jax.Array:
     """Draw each row's next token: int32 [rows].
 
-    The order is temperature, top_k, top_p, min_p. Ties of the largest go to the lowest token.
+    The order is temperature, top_k, top_p, min_p. Ties of the largest go to the lowest token. A row
+    with NaN or infinity gets -1.
 
     Args:
       logits: float32 [rows, vocab], penalties included.
@@ -130,6 +131,8 @@ def sample(
       hot: False: no temperature above 0, no sorting.
     """
     greedy = jnp.argmax(logits, axis=-1).astype(jnp.int32)
+    largest = jnp.take_along_axis(logits, greedy[:, None], axis=-1)[:, 0]
+    greedy = jnp.where(largest < jnp.inf, greedy, -1)
     if not hot:
         return greedy
     temperature = settings.real("temperature")
@@ -142,7 +145,7 @@ def sample(
     least = jnp.max(scaled, axis=-1) + jnp.log(settings.real("min_p"))
     keep &= scaled >= least[:, None]
     drawn = jax.vmap(_draw)(jnp.where(keep, scaled, -jnp.inf), settings.words[:, 1:], step)
-    return jnp.where(temperature > 0, drawn, greedy)
+    return jnp.where((temperature > 0) & (greedy >= 0), drawn, greedy)
 
 
 def _kept(scaled: jax.Array, settings: SamplingRows) -> jax.Array:

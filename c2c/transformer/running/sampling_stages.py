@@ -102,7 +102,7 @@ def _draw(
     token = sample(logits, rows, step, hot=hot)
     count = seats.held.at[seat, token].get(mode="clip")
     counts = seats.held.at[seat, token].set(jnp.minimum(count, MOST_HELD - 2) + 2, mode="drop")
-    drawn = seats.drawn.at[seat].set(token, mode="drop")
+    drawn = seats.drawn.at[seat].set(jnp.maximum(token, 0), mode="drop")
     return token, replace(seats, held=counts, drawn=drawn)
 
 

@@ -13,7 +13,7 @@ from c2c.transformer.running.sampling_stages import MOST_HELD
 
 __all__ = ["Constraint", "Ended", "Laid", "Stay", "Step"]
 
-Ended = Literal["stop", "length", "grammar"]  # the last: it failed
+Ended = Literal["stop", "length", "grammar", "not_finite"]  # the grammar or the logits failed
 
 
 class Constraint(Protocol):

@@ -19,8 +19,10 @@ class StopText:
     ('one ', '#two ', '', '###')
     """
 
-    def __init__(self, stops: Sequence[str], *, is_kept: bool = False) -> None:
-        """Set the stop strings, and whether a found one is part of the text.
+    def __init__(self, stops: Sequence[str], *, is_kept: bool = False, least: int = 0) -> None:
+        """Set the stop strings; a stop counts if it ends after `least` pieces.
+
+        `is_kept`: a found one is part of the text.
 
         Raises:
           SettingError: one is empty.
@@ -28,17 +30,18 @@ class StopText:
         if not all(stops):
             raise SettingError("stop", list(stops), "strings that are not empty")
         self.found: str | None = None  # the stop string that ended the text
-        self._stops, self._is_kept = tuple(stops), is_kept
+        self._stops, self._is_kept, self._least = tuple(stops), is_kept, least
         self._held = ""
 
     def push(self, piece: str) -> str:
         """Add a piece; return new text, empty after a stop string."""
         if self.found is not None:
             return ""
+        before, self._least = len(self._held), self._least - 1
         self._held += piece
-        ends = [(index + len(stop), -len(stop), stop) for stop in self._stops
-                if (index := self._held.find(stop)) >= 0]  # fmt: skip
-        if ends:
+        places = ((self._held.find(s, max(0, before + 1 - len(s))), s) for s in self._stops)
+        ends = [(index + len(stop), -len(stop), stop) for index, stop in places if index >= 0]
+        if ends and self._least < 0:
             end, _, self.found = min(ends)
             out, self._held = self._held[: end if self._is_kept else end - len(self.found)], ""
             return out
