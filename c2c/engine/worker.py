@@ -12,6 +12,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -138,13 +139,14 @@ def main(arguments: list[str], residents_of: ResidentsOf | None = None) -> int:
         importlib.import_module("c2c.engine.residents")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C: the scheduler ends this process
     connection = socket.socket(socket.AF_UNIX)
-    connection.connect(path)
     frames = SocketFrames(connection)
-    frames.send(WorkerHello(place=int(place), generation=int(generation)))
     try:
-        serve(frames, residents_of)
-    except ConnectionError:
+        connection.connect(path)
+        frames.send(WorkerHello(place=int(place), generation=int(generation)))
+    except (ConnectionError, FileNotFoundError):
         return 0  # the scheduler is gone
+    with suppress(ConnectionError):
+        serve(frames, residents_of)
     return 0
 
 
