@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,14 +34,20 @@ class Records:
         need = list(dict.fromkeys((*columns, "arrival_s", "finished_s")))
         tables = []
         for part in self.parts:
-            sources = [part] if isinstance(part, pa.Table) else [_columns(f, need) for f in part]
-            for table in sources:
+            for table in [part] if isinstance(part, pa.Table) else _row_groups(part, need):
                 came, ended = table["arrival_s"].to_numpy(), table["finished_s"].to_numpy()
                 is_gone = (ended < since_s) | (np.isnan(ended) & (came < since_s))
                 # No expression: its threads free memory after it returns, and abort an exit.
                 there = table.filter(pa.array((came <= until_s) & ~is_gone))
                 tables.append(there.select(list(columns)))
         return _joined(tables)
+
+
+def _row_groups(files: Sequence[Path], columns: Sequence[str]) -> Iterator[pa.Table]:
+    for file in files:
+        with pq.ParquetFile(file) as opened:
+            for number in range(opened.num_row_groups):
+                yield opened.read_row_group(number, columns=columns)
 
 
 def _columns(file: Path, columns: Sequence[str]) -> pa.Table:
