@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from c2c.config import choices
-from tests.simulator.test_long_traces import MIXTURES, PAIRS
+from tests.simulator.test_long_traces import MIXTURES, OVER_GPUS
 
 BURSTS = (
     "workload=synthetic", "workload.requests=4000", "workload.compression=300", "slo.ttft_s=1",
@@ -45,17 +45,13 @@ def checking(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 def settings(system: str) -> list[list[str]]:
     """Return the settings of some runs that fill the system's queues."""
-    if system in PAIRS:
+    if system in OVER_GPUS:
         return [["workload=closed_loop", "workload.concurrency=60", "workload.requests=300"]]
     if system in MIXTURES:
         load = ["workload=closed_loop", "workload.concurrency=4", "workload.requests=8"]
         return [
             [*load, "catalog=moe", "router.skew=0.6", "router.locality=0.5", "workload.models=2"]
         ]
-    if system in ("cocoserve", "weaver"):  # over the whole GPUs of a node
-        return [[*BURSTS]]
-    if system == "muxserve":
-        return [[*BURSTS, "catalog=dense16", "hardware=h200_pcie5", "superchips=4"]]
     if system == "dedicated":
         return [[*BURSTS, "catalog=dense6", "mig=4x24gb", "superchips=2"]]
     return [[*BURSTS, "catalog=dense16", *layout] for layout in LAYOUTS]

@@ -18,14 +18,14 @@ REQUESTS = int(os.environ.get("C2C_LONG", "1000000"))
 MOST_BYTES = 600
 MOST_MB = 2000.0
 MIXTURES = tuple(s for s in choices("system") if s.startswith(("moe_", "finemoe")))
-PAIRS = ("af", "pd", "replicas", "tessera")
+OVER_GPUS = ("af", "cocoserve", "muxserve", "pd", "replicas", "tessera", "weaver")
 
 pytestmark = pytest.mark.soak
 
 
 def overrides(system: str, requests: int) -> list[str]:
     """Return what a system needs to serve so many requests without a queue that grows."""
-    if system not in MIXTURES + PAIRS:
+    if system not in MIXTURES + OVER_GPUS:
         (point,) = by_system(BenchSettings(requests=10 * requests, systems=[system]))
         return point
     mine = ["workload=closed_loop", "workload.concurrency=4", f"workload.requests={requests}"]
