@@ -34,6 +34,7 @@ def no_composition() -> object:
     return patch.object(cache, "_composed", side_effect=AssertionError("composed again"))
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(overrides=st.lists(st.sampled_from(OVERRIDES), max_size=3, unique=True))
 def test_settings_are_those_of_load(overrides: list[str]) -> None:

@@ -169,6 +169,7 @@ def test_the_documented_system_runs_alike_interpreted_and_compiled(
     assert interpreted.records.tobytes() != others.records.tobytes()
 
 
+@pytest.mark.slow
 def test_the_documented_command_and_its_mistakes(tmp_path: Path, repository: Path) -> None:
     written(tmp_path, repository)
     few = ["workload=poisson", "workload.requests=20", "figures=false", f"out={tmp_path / 'out'}"]

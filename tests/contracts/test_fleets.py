@@ -179,6 +179,7 @@ def test_failures_and_shards_are_those_of_the_whole() -> None:
 FLEET = "fleet.parts=[{hardware:gh200,mig:7x12gb},{hardware:l40s,count:2}]"
 
 
+@pytest.mark.slow
 def test_a_summary_tells_by_part() -> None:
     settings_ = [FLEET, "workload=poisson", "workload.requests=60", "catalog=dense6",
                  "system=c2cserve_plus"]  # fmt: skip

@@ -54,6 +54,7 @@ def test_any_order_of_events_holds_the_laws(option: Any) -> None:
     _hold(_with(option, "triage_3"), 3)
 
 
+@pytest.mark.slow
 def test_two_options_give_up_what_each_does() -> None:
     block = random_requests(60, models("triage_3"), 30.0, 7)
     options = (*OPTIONS[:2], Both(*OPTIONS[:2]))

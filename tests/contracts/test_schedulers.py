@@ -140,6 +140,7 @@ def test_an_engine_begins_where_its_answer_has_room_beside_others() -> None:
     assert second.started_s >= first.finished_s
 
 
+@pytest.mark.slow
 def test_the_newest_gives_way_where_no_engine_has_room_for_a_token() -> None:
     # Two engines with a short answer and a long one each: once the short ones have ended, neither
     # long one has room for all of its answer, and both grow until nothing is left.

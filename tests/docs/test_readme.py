@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import yaml
 
 from c2c.models import FAMILIES
@@ -50,6 +51,7 @@ def test_it_is_short() -> None:
     assert len(TEXT.splitlines()) <= 140
 
 
+@pytest.mark.slow
 def test_its_run_prints_what_it_shows_and_the_page_s_scripts_read_it(tmp_path: Path) -> None:
     printed = run(tmp_path, [*commands("mig=4x24gb"), "folder=one"]).splitlines()
     assert set(block("text").splitlines()) <= {line.rstrip() for line in printed}

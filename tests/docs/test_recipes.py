@@ -100,6 +100,7 @@ def simulated(part: str, folder: Path, repository: Path) -> list[str]:
 # The policy of the page is run by tests/config/test_user_code.py, with its mistakes.
 
 
+@pytest.mark.slow
 def test_a_figure_of_ones_own_is_drawn_and_swept(tmp_path: Path, repository: Path) -> None:
     written(tmp_path, repository, "mydir/figure/weights.py", "mydir/experiment/lab/weights.yaml")
     done = run(tmp_path, command(repository, "out=lab"))

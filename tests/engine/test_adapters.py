@@ -5,6 +5,8 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
+
 from c2c.engine.catalog import find_models
 from c2c.engine.fleet import Options, host_weight_bytes
 from c2c.transformer import load
@@ -29,6 +31,7 @@ def catalog_of(folder: Path) -> Path:
     return catalog
 
 
+@pytest.mark.slow
 def test_adapters_answer_as_alone_and_share_the_weights_of_their_base(tmp_path: Path) -> None:
     catalog, pools = catalog_of(tmp_path), tmp_path / "pools"
     entries = {entry.name: entry for entry in find_models(catalog)}

@@ -147,6 +147,7 @@ def test_where_models_cannot_be_added_is_said_at_the_start(
     assert said in str(found.value)
 
 
+@pytest.mark.slow
 def test_a_model_comes_serves_and_goes(live: Live, more: Path) -> None:
     alone = live.tokens("one", PROMPT, 250)
     with ThreadPoolExecutor(2) as pool:

@@ -92,6 +92,7 @@ def test_an_answer_is_of_its_schema(live: Live, hot: float) -> None:
     assert live.state()["compiled_after_start"] == 0
 
 
+@pytest.mark.slow
 def test_every_way_to_ask_for_a_form(live: Live) -> None:
     year = r"(19|20)[0-9]{2}"
     gbnf = 'root ::= "on" | "off"\n'
@@ -363,6 +364,7 @@ def test_a_request_keeps_the_id_that_it_comes_with(live: Live) -> None:
     assert ids() != ids()
 
 
+@pytest.mark.slow
 def test_metrics_are_of_their_kinds(live: Live) -> None:
     def families() -> dict[str, Any]:
         text = live.client.get("/metrics").text

@@ -63,6 +63,7 @@ def counted(live: Live, counter: str) -> float:
     return sum(float(line.split()[-1]) for line in lines if line.startswith(f"{counter}{{"))
 
 
+@pytest.mark.slow
 def test_conversations_at_once_get_the_tokens_of_a_model_alone(
     live: Live, models: dict[str, Model]
 ) -> None:

@@ -61,6 +61,7 @@ def asked(seed: int, count: int) -> list[tuple[str, list[int], int]]:
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_models_are_listed_and_those_that_cannot_be_served_say_why(live: Live) -> None:
     listed = {m["id"]: m for m in live.client.get("/v1/models").json()["data"]}
     assert {name for name, m in listed.items() if m["status"] == "ready"} == set(NAMES)

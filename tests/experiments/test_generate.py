@@ -237,6 +237,7 @@ def test_the_template_is_used_for_what_is_a_sentence(
     assert row["prompt_tokens"] == len("<system>Be brief, please<user>How<assistant>")
 
 
+@pytest.mark.slow
 def test_many_prompts_are_one_batch_and_the_same_texts(
     run: Callable[..., Done], tmp_path: Path
 ) -> None:

@@ -97,6 +97,7 @@ def ask() -> Callable[..., Any]:
     return decide
 
 
+@pytest.mark.slow
 def test_every_policy_answers_by_address_as_interpreted(ask: Callable[..., Any]) -> None:
     state = AlphaState(0.5, 0.02, 0.7, 0.9)
     seen = AlphaObservation(0.1, 0.05, 0.5, 1.0)

@@ -38,6 +38,7 @@ def one_device(room: float, reserves: tuple[float, float], *, by_age: bool = Fal
                       memories={"memory": room})  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(max_examples=8, deadline=None)
 @given(
     st.integers(1, 40), st.sampled_from([5.0, 1000.0]), st.floats(0.0, 0.4), st.floats(0.0, 0.4),

@@ -80,6 +80,7 @@ def pair(*, hot: int, cold: int, reserve: int, wait_s: float = 1e-3) -> StepLayo
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(max_examples=6, deadline=None)
 @given(
     st.integers(1, 30), st.sampled_from([5.0, 100.0]), st.sampled_from([0.0, 0.45, 1.0]),

@@ -46,6 +46,7 @@ def kept(made: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> 
     return make
 
 
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(order=st.permutations(range(len(REQUESTS))), count=st.integers(1, len(REQUESTS)))
 def test_order_company_and_room_make_no_difference(

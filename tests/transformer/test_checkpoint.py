@@ -199,8 +199,8 @@ def test_settings_and_models_that_are_not_supported_are_refused(
     refused(r"model_type='mamba': expected one of", model_type="mamba")
     refused(r"model.bad.model_type='falcon': expected one of .*llama, llama4", model_type="falcon")
     refused(r"activation='mish'", hidden_act="mish")
-    other = {"rope_type": "su", "factor": 4.0, "rope_theta": 1e4}
-    refused(r"rope_scaling.kind='su': expected one of default, linear", rope_parameters=other)
+    other = {"rope_type": "odd", "factor": 4.0, "rope_theta": 1e4}
+    refused(r"rope_scaling.kind='odd': expected one of default, linear", rope_parameters=other)
     part = {"rope_type": "linear", "factor": 2.0, "partial_rotary_factor": 0.5}
     refused(r"rotary_fraction=0.5: expected 1.0 if", rope_parameters=part)
     pairs = {"rope_type": "longrope", "short_factor": [1.0], "long_factor": [1.0] * 4}

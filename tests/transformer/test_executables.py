@@ -89,6 +89,7 @@ print(json.dumps({
 """
 
 
+@pytest.mark.slow
 def test_a_fresh_process_neither_traces_nor_compiles(folder: Path, tmp_path: Path) -> None:
     config = config_of("llama")
     checkpoint = write(tmp_path / "checkpoint", config, tensors_of(config))
@@ -300,6 +301,7 @@ def test_what_is_compiled_for_tells_entries_apart(folder: Path) -> None:
     assert compiled[-3:] == [1, 1, 0]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs a folder that nobody can fill")
 def test_a_folder_that_cannot_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
     nowhere = Path("/proc/nowhere")  # not even root can make one there

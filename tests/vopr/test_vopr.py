@@ -34,6 +34,7 @@ def test_a_fault_that_was_found_stays_mended(path: Path) -> None:
     assert not found.wrong
 
 
+@pytest.mark.slow
 def test_a_seed_is_the_same_to_the_byte_in_another_process() -> None:
     here = outcome_of(plan_of(7), keeps_lines=True)
     again = outcome_of(plan_of(7))

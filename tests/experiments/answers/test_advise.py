@@ -49,6 +49,7 @@ def test_what_the_command_line_leaves_open_is_compared() -> None:
     assert own[0].usd_per_hour == 9.0
 
 
+@pytest.mark.slow
 def test_a_node_is_one_candidate_at_the_price_of_all_its_gpus() -> None:
     drawn = ("workload=poisson", "workload.requests=10")
     (tessera,) = space("system=tessera", "node=h100_rtx", *drawn).arms()
@@ -259,6 +260,7 @@ def test_none_has_the_best_fleet_and_a_reason_for_each_kind(
     assert "leaves room for a KV cache" in next(tmp_path.glob("*/answer.md")).read_text()
 
 
+@pytest.mark.slow
 def test_fleets_of_one_price_are_ranked_by_what_they_have_left(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -279,6 +281,7 @@ def test_fleets_of_one_price_are_ranked_by_what_they_have_left(
     assert "x h100_sxm" in said
 
 
+@pytest.mark.slow
 def test_an_interrupt_ends_in_the_answer_so_far(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -31,6 +31,7 @@ def test_a_catalog_has_as_many_fine_tunes_as_wanted(bases: int, more: int) -> No
         assert len({d.base or d.name for d in found}) == (bases + more if is_whole else bases)
 
 
+@pytest.mark.slow
 def test_adapters_serve_more_than_whole_models(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(adapters, "simulate", lambda setup: simulate(setup, compiled=False))
     context = Context(profile="quick", link_variant="measured", seeds=(0,), overrides=SMALL)

@@ -26,6 +26,7 @@ def _tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prefix, "simulate", lambda setup: simulate(setup, compiled=False))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_tiny")
 def test_more_is_found_with_host_memory_and_drawn(tmp_path: Path) -> None:
     found = prefix.compute(replace(QUICK, traces=tmp_path, overrides=TINY))

@@ -46,6 +46,7 @@ def test_a_lost_child_costs_one_row(tmp_path: Path) -> None:
     assert len({rows[i]["process"] for i in (0, 2, 6)}) == 3  # one for each loss
 
 
+@pytest.mark.slow
 def test_a_child_that_hangs_is_ended_and_named(tmp_path: Path) -> None:
     path, todo = tmp_path / "rows.jsonl", cases("work", "hang", "work")
     run([todo[0], replace(todo[1], limit_s=3.0), todo[2]], path)
@@ -95,6 +96,7 @@ def test_the_same_call_resumes(tmp_path: Path) -> None:
     assert sorted(outcomes(path)) == ["failed", "ok", "ok"]
 
 
+@pytest.mark.slow
 def test_the_end_of_the_time_is_no_fault_of_a_case(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     found = run(cases("hang", "work"), path, until=time.monotonic() + 5)

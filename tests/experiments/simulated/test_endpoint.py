@@ -46,6 +46,7 @@ def test_a_stream_has_as_many_tokens_as_it_says_and_ends_once(live: Live) -> Non
     assert len(text.split()) == usage["completion_tokens"]
 
 
+@pytest.mark.slow
 def test_many_at_once_are_answered_while_a_chip_fails_and_returns(live: Live) -> None:
     names = [model["id"] for model in live.client.get("/v1/models").json()["data"]]
 

@@ -140,6 +140,7 @@ def test_ways_online_are_told_apart() -> None:
     assert found["tessera"] == pytest.approx(found["light"], rel=0.05)
 
 
+@pytest.mark.slow
 def test_every_claim_of_the_paper_is_answered_or_explained() -> None:
     answered = {r.claim_id for module in DRAW for r in computed(module).results}
     answered |= {r.claim_id for r in offline._results(*cells())}

@@ -83,6 +83,7 @@ def test_jax_processes_share_the_pages_too(shm_path: Path) -> None:
         assert reader.end() == 0  # also with an array alive
 
 
+@pytest.mark.slow
 def test_of_many_creators_one_creates(shm_path: Path) -> None:
     slow = "def fill(name, into): import time; made.append(name); time.sleep(0.3); into[...] = 3"
     starts = ("from pallas_kernels.host_memory import *", PLAN, "made = []", slow)

@@ -25,6 +25,7 @@ X, W, _ = operands(72, 128, 192)
 STACK = jnp.stack([jnp.asarray(W)] * 2)
 
 
+@pytest.mark.slow
 @settings(max_examples=15)  # each shape is compiled
 @given(
     m=st.integers(1, 20), k=st.integers(1, 140), n=st.integers(1, 140),

@@ -309,6 +309,7 @@ def _get(folder: Path) -> None:
     assert run(X, W_HOST).shape == (16, 192)
 
 
+@pytest.mark.slow
 def test_many_processes_at_once(folder: Path) -> None:
     spawn = multiprocessing.get_context("spawn")
     processes = [spawn.Process(target=_get, args=(folder,)) for _ in range(3)]

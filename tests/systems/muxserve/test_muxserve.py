@@ -73,6 +73,7 @@ def test_a_model_alone_on_all_sms_is_as_a_dedicated_one() -> None:
     assert _ttft(ours) == pytest.approx(_ttft(theirs), rel=1e-3)
 
 
+@pytest.mark.slow
 def test_both_forms_agree_and_neighbours_slow_each_other() -> None:
     settings = ("system=muxserve", "catalog=dense6", "superchips=2", "workload.rate_rps=20")
     interpreted, compiled = (run(*settings, compiled=form) for form in (False, True))
