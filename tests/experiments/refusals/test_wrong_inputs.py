@@ -8,7 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import pytest
 import yaml
 from hydra._internal.hydra import Hydra
 
+from c2c.config import register
 from experiments import simulate
 
 TABLE: Mapping[str, list[tuple[str, str]]] = yaml.safe_load(
@@ -106,7 +107,7 @@ def run(command: str, words: list[str]) -> int:
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for name, content in FILES.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(content)
@@ -114,7 +115,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(sys, "argv", ["command"])
     monkeypatch.setenv("C2C_WORD", "word")
     monkeypatch.setenv("C2C_SHARED", str(tmp_path / "nothing shared"))
-    return tmp_path
+    yield tmp_path
+    register(())  # without a line's --config-dir
 
 
 def contents(folder: Path) -> dict[str, bytes]:
