@@ -42,7 +42,7 @@ from c2c.transformer import (
     load,
     pieces,
 )
-from c2c.transformer.executables import Executables, executables_at
+from c2c.transformer.executables import Executables
 from c2c.transformer.running.sampling_stages import Score
 from c2c.transformer.weights.checkpoint import DTYPES
 from pallas_kernels.host_memory import HostMemoryError
@@ -65,7 +65,7 @@ class Residents:
         self._setup = setup
         self._items = {item.name: item for item in setup.models}
         self._models: dict[str, Model] = {}
-        self._executables = executables_at(setup.executables, strict=False)
+        self._executables = _executables(setup.executables)
         self._shapes = Shapes(rows=setup.rows, budgets=setup.budgets, width=setup.width)
         self._runners: dict[int, Runner] = {}
         self._models_of: dict[int, str] = {}  # by instance
@@ -146,7 +146,7 @@ class Residents:
             failed = ""
             try:
                 # A store of its own: the others' steps do not count its compilations.
-                executables = executables_at(self._setup.executables, strict=False)
+                executables = _executables(self._setup.executables)
                 model = self._compiled(self._loaded(item.name, executables), lambda: None)
             except Exception as error:  # noqa: BLE001 (the others are served)
                 failed = str(error) if isinstance(error, _REFUSED) else repr(error)
@@ -348,6 +348,12 @@ class Residents:
             prompts=tuple(prompts),
             found=tuple(hits),
         )
+
+
+def _executables(where: str | None) -> Executables | None:
+    if where is None:
+        return None
+    return Executables(None if where == "auto" else where, strict=False)
 
 
 def _count(runner: Runner) -> int:

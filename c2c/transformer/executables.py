@@ -209,13 +209,12 @@ class Executables:
 
 
 def executables_at(
-    where: Executables | Path | str | Literal["auto"] | None, *, strict: bool = True
+    where: Executables | Path | str | Literal["auto"] | None,
 ) -> Executables | None:
     """Return a folder's executables, the same object each time.
 
     Args:
       where: "auto": the default, perhaps unusable; None and `Executables` are returned.
-      strict: an unusable folder is an error.
     """
     if where is None or isinstance(where, Executables):
         return where
@@ -223,7 +222,7 @@ def executables_at(
         from pallas_kernels.repository import default_folder
 
         return _opened(default_folder().absolute(), False)
-    return _opened(Path(where).absolute(), strict)
+    return _opened(Path(where).absolute(), True)
 
 
 @functools.cache

@@ -129,7 +129,7 @@ def behind(world: Any, *, most_waiting: int, spins: bool) -> ExitStack:
     put(scheduler, OwnFolder=folder, fleet_of=outside.fleet_of)
     put(models, find_models=outside.found, fleet_of=outside.fleet_of)
     put(store, Path=File)
-    put(residents, executables_at=lambda where, strict: outside.executables(where))
+    put(residents, _executables=outside.executables)
     put(residents, load=outside.load, ThreadPoolExecutor=_Inline, Path=File)
     return stack
 
